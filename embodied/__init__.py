@@ -1,0 +1,1 @@
+"""The loop that trains robot policies."""

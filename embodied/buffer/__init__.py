@@ -1,0 +1,1 @@
+"""Segments become episodes, and episodes are kept."""

@@ -1,0 +1,318 @@
+"""The data every station exchanges: observations, action chunks, step results, segments, episodes.
+
+Contracts carry owned, contiguous numpy arrays. B is the number of rows (bodies x agents of one policy), T the steps of
+a segment, K the actions of a chunk, D the numbers of one action, U the numbers of one applied control.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Outcome(IntEnum):
+    """How an episode ended; 0 while it runs."""
+
+    RUNNING = 0
+    SUCCESS = 1
+    FAILURE = 2
+    TIME_LIMIT = 3
+    SAFETY_STOP = 4
+    HUMAN_STOP = 5
+    INFRASTRUCTURE_FAULT = 6
+
+
+class Source(IntEnum):
+    """Who chose an action."""
+
+    POLICY = 0
+    HUMAN = 1
+    SCRIPT = 2
+
+
+class RewardStatus(IntEnum):
+    """What is known of a step's reward. Only `SCORED` steps train."""
+
+    SCORED = 0
+    PENDING = 1
+    FAILED = 2
+
+
+@dataclass
+class Rows:
+    """Which body, scene, agent, episode and step each row belongs to; integer arrays of equal shape, [B] or [T, B].
+
+    Attributes:
+        body: Index of the body (one environment, or one robot).
+        scene: Index of the scene; agents of one scene share it.
+        agent: Index of the agent within its scene.
+        episode: Count of episodes on this body, from 0.
+        seq: Step within the episode, from 0.
+    """
+
+    body: NDArray[np.int32]
+    scene: NDArray[np.int32]
+    agent: NDArray[np.int32]
+    episode: NDArray[np.int64]
+    seq: NDArray[np.int32]
+
+    @classmethod
+    def of_bodies(cls, count: int) -> Self:
+        """Rows of `count` single-agent bodies at the start of their first episode."""
+        ids = np.arange(count, dtype=np.int32)
+        zero = np.zeros(count, np.int32)
+        return cls(ids, ids.copy(), zero, np.zeros(count, np.int64), zero.copy())
+
+    def __len__(self) -> int:
+        return self.body.shape[-1]
+
+    def take(self, index: Any) -> Self:
+        """Copies of the rows at `index`."""
+        return type(self)(*(np.array(getattr(self, f.name)[index]) for f in fields(self)))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def noise_keys(self, seed: int) -> NDArray[np.int64]:
+        """[B, 4] keys (seed, body, episode, seq) for `embodied.noise`."""
+        seeds = np.full(len(self), seed, np.int64)
+        return np.stack([seeds, self.body.astype(np.int64), self.episode, self.seq.astype(np.int64)], axis=1)
+
+
+def stack_rows(rows: list[Rows]) -> Rows:
+    """[T, B] rows from T rows of B."""
+    return Rows(*(np.stack([getattr(r, f.name) for r in rows]) for f in fields(Rows)))
+
+
+@dataclass
+class Observation:
+    """What bodies sense, of one policy's streams.
+
+    Attributes:
+        rows: [B].
+        streams: Stream name to [B, *shape].
+        time: [B] float64 seconds, capture time on the body's own clock (simulated time in simulation).
+    """
+
+    rows: Rows
+    streams: dict[str, NDArray[Any]]
+    time: NDArray[np.float64]
+
+    def take(self, index: Any) -> Self:
+        """Copies of the rows at `index`."""
+        return type(self)(
+            self.rows.take(index), {k: np.array(v[index]) for k, v in self.streams.items()}, np.array(self.time[index])
+        )
+
+
+@dataclass
+class ActionChunk:
+    """What a policy decides for rows: the unit of decision.
+
+    Attributes:
+        rows: [B], those of the observation answered; `rows.seq` is the observation's number.
+        actions: [B, K, D] float32 in physical units, as sampled: before clipping and the safety filter.
+        log_probs: [B, K, D] float32 of the sampled actions; NaN where the policy has none.
+        values: [B] float32, NaN where the policy has none.
+        versions: [B] int64, the weights that decided.
+        policy: Name of the policy.
+        valid_s: Seconds after the observation's capture at which the chunk expires.
+    """
+
+    rows: Rows
+    actions: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    values: NDArray[np.float32]
+    versions: NDArray[np.int64]
+    policy: str
+    valid_s: float = float("inf")
+
+
+@dataclass
+class Starts:
+    """Episodes that began, M of them.
+
+    Attributes:
+        ids: [M] int32 bodies.
+        seeds: [M] int64, each of which alone draws its episode's start.
+        state: [M, S] float64 full simulator state, from which the episode replays; S is 0 for a robot.
+        drawn: Name to [M, ...] of what was randomised.
+    """
+
+    ids: NDArray[np.int32]
+    seeds: NDArray[np.int64]
+    state: NDArray[np.float64]
+    drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class StepResult:
+    """What one control step of B bodies gave.
+
+    A body whose episode ended is reset at once: `observation` is then the first of its next episode (rows.episode
+    one more, seq 0), and the last observation of the ended one is in `final`.
+
+    Attributes:
+        observation: [B] after the step and any reset.
+        rewards: [B] float32.
+        reward_status: [B] uint8 of `RewardStatus`.
+        terminated, truncated: [B] bool. Success and failure terminate; a time limit truncates; an infrastructure
+            fault truncates and its step never trains.
+        outcomes: [B] uint8 of `Outcome`, `RUNNING` where the episode goes on.
+        applied: [B, U] float64 controls that were applied, with which the step replays exactly.
+        ended: [M] int32 rows whose episode ended, ascending.
+        final: Stream name to [M, *shape], their last observations. Finite even after a fault.
+        started: The episodes that began in their place, or None.
+    """
+
+    observation: Observation
+    rewards: NDArray[np.float32]
+    reward_status: NDArray[np.uint8]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    outcomes: NDArray[np.uint8]
+    applied: NDArray[np.float64]
+    ended: NDArray[np.int32]
+    final: dict[str, NDArray[Any]]
+    started: Starts | None
+
+
+@dataclass
+class Segment:
+    """T steps of B rows of one policy: what learners consume and episodes are assembled from.
+
+    A segment begins with a decision on every row, so that no step points outside it. Decision arrays (`actions`,
+    `log_probs`, `executed`, `values`, `versions`) hold a chunk at (t, b) where `k[t, b] == 0`; step (t, b) executed
+    `actions[t - k[t, b], b, k[t, b]]`.
+
+    Attributes:
+        id: Unique within a run, over resumes too.
+        policy, agent, task: Names.
+        rows: [T, B].
+        observations: Stream name to [T, B, *shape], what the policy saw.
+        bootstrap: Stream name to [B, *shape], the observation after the last step.
+        final_at: [M, 2] int32 (t, b) of steps that ended an episode.
+        final: Stream name to [M, *shape], their last observations.
+        k: [T, B] int32 index within the chunk.
+        actions, log_probs: [T, B, K, D] float32.
+        executed: [T, B, K] bool.
+        values: [T, B] float32.
+        versions: [T, B] int64.
+        applied: [T, B, U] float64.
+        rewards: [T, B] float32.
+        reward_status: [T, B] uint8.
+        reward_version: Which reward function scored the steps.
+        terminated, truncated: [T, B] bool.
+        outcomes: [T, B] uint8.
+        source: [T, B] uint8 of `Source`.
+        trainable: [T, B] bool; false at an infrastructure fault and wherever a reward is not `SCORED`.
+        start_at: [N] int32, the t at which each of `starts` begins.
+        starts: Episodes that began in this segment, or None.
+        mode: `train`, `evaluation` or `demonstration`.
+    """
+
+    id: str
+    policy: str
+    agent: str
+    task: str
+    rows: Rows
+    observations: dict[str, NDArray[Any]]
+    bootstrap: dict[str, NDArray[Any]]
+    final_at: NDArray[np.int32]
+    final: dict[str, NDArray[Any]]
+    k: NDArray[np.int32]
+    actions: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    executed: NDArray[np.bool_]
+    values: NDArray[np.float32]
+    versions: NDArray[np.int64]
+    applied: NDArray[np.float64]
+    rewards: NDArray[np.float32]
+    reward_status: NDArray[np.uint8]
+    reward_version: str
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    outcomes: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    trainable: NDArray[np.bool_]
+    start_at: NDArray[np.int32]
+    starts: Starts | None
+    mode: str = "train"
+
+    @property
+    def steps(self) -> int:
+        """Steps in all rows, T x B."""
+        return self.rewards.size
+
+
+@dataclass
+class Track:
+    """One agent's part of an episode of L steps and N decisions.
+
+    Attributes:
+        observations: Stream name to [L + 1, *shape]; the last is the final observation.
+        decision: [L] int32, the decision each step executes.
+        k: [L] int32, its index within that decision's chunk.
+        rewards, reward_status, terminated, truncated, source, trainable: [L], as in `Segment`.
+        applied: [L, U] float64.
+        segment: [L] int32, index into `Episode.segments` of the segment that carried the step to a learner.
+        seq: [N] int32, the step whose observation each decision answers.
+        actions, log_probs: [N, K, D]. executed: [N, K]. values, versions: [N].
+    """
+
+    observations: dict[str, NDArray[Any]]
+    decision: NDArray[np.int32]
+    k: NDArray[np.int32]
+    rewards: NDArray[np.float32]
+    reward_status: NDArray[np.uint8]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    source: NDArray[np.uint8]
+    trainable: NDArray[np.bool_]
+    applied: NDArray[np.float64]
+    segment: NDArray[np.int32]
+    seq: NDArray[np.int32]
+    actions: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    executed: NDArray[np.bool_]
+    values: NDArray[np.float32]
+    versions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+@dataclass
+class Episode:
+    """One whole episode.
+
+    Attributes:
+        id: Unique within a store, `<mode>-<attempt>-<body>-<episode>`.
+        task, mode, policy, reward_version: As in `Segment`.
+        seed: The seed that alone drew the start.
+        outcome: How it ended.
+        spec: `BodySpec.to_dict()` of the body.
+        agents: Agent name to its track.
+        initial_state: [S] float64.
+        drawn: What was randomised.
+        segments: Ids of the segments that carried its steps.
+    """
+
+    id: str
+    task: str
+    mode: str
+    policy: str
+    reward_version: str
+    seed: int
+    outcome: Outcome
+    spec: Mapping[str, Any]
+    agents: dict[str, Track]
+    initial_state: NDArray[np.float64]
+    drawn: dict[str, NDArray[Any]]
+    segments: list[str]
+
+    def __len__(self) -> int:
+        return max((len(track) for track in self.agents.values()), default=0)

@@ -1,0 +1,104 @@
+"""One hierarchy of errors: what happened, where, and what to do about it.
+
+`EmbodiedError` is caught once, at the front door, and printed as one line. Its subclasses say who has to act:
+the user (`UserError`, exit status 2) or the machines (`InfrastructureError`, `DataError`, exit status 3).
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class EmbodiedError(Exception):
+    """Base of all errors this project raises on purpose.
+
+    Args:
+        what: What happened, in words.
+        where: The file, key, stream or peer concerned.
+        fix: What the reader can do.
+    """
+
+    code = "error"
+    exit_status = 3
+
+    def __init__(self, what: str, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The error as one line: `what (where): fix`."""
+        text = self.what + (f" ({self.where})" if self.where else "")
+        return " ".join((text + (f": {self.fix}" if self.fix else "")).split())
+
+    def to_dict(self) -> dict[str, str]:
+        """The fields of an `error` message on the wire."""
+        return {"code": self.code, "what": self.what, "where": self.where, "fix": self.fix}
+
+
+class UserError(EmbodiedError):
+    """Something the user wrote or asked for cannot be done as it stands."""
+
+    code = "user"
+    exit_status = 2
+
+
+class ConfigError(UserError):
+    """A configuration names something unknown, or a value out of its range."""
+
+    code = "config"
+
+
+class SpecMismatch(UserError):
+    """What a policy needs and what a body offers differ in a stream or a field."""
+
+    code = "spec_mismatch"
+
+
+class InfrastructureError(EmbodiedError):
+    """A process, connection, disk or device failed; the same request may succeed elsewhere or later."""
+
+    code = "infrastructure"
+
+
+class DeadlineExceeded(InfrastructureError):
+    """Someone did not answer in time; `where` names them, `what` says what they were doing."""
+
+    code = "deadline"
+
+
+class Busy(InfrastructureError):
+    """A bounded queue is full; ask again later."""
+
+    code = "busy"
+
+
+class DataError(EmbodiedError):
+    """Bytes that should mean something do not: a corrupt file, a malformed message, numbers that are not finite."""
+
+    code = "data"
+
+
+class CorruptFile(DataError):
+    """A stored file is truncated, altered, or not what its name says."""
+
+    code = "corrupt"
+
+
+class MessageError(DataError):
+    """A message on the wire is malformed or larger than its receiver allows."""
+
+    code = "message"
+
+
+class WeightsRefused(DataError):
+    """A set of weights is partial, stale, altered, or does not fit the policy; the version served stays."""
+
+    code = "weights_refused"
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """A sentence that offers the known names nearest to a wrong one."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known: {', '.join(names)}" if names else "nothing is known under any name"

@@ -1,0 +1,1 @@
+"""Advantages, losses and algorithms, one file each."""

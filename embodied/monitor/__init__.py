@@ -1,0 +1,1 @@
+"""Metrics, progress and plots of a run."""

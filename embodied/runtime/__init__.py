@@ -1,0 +1,1 @@
+"""Where the stations run, and how a run is checkpointed and resumed."""

@@ -1,0 +1,1 @@
+"""The policy host and the servers in front of it."""

@@ -1,0 +1,208 @@
+"""What a body senses and obeys, what a policy needs and gives, and whether they fit.
+
+A `Stream` is a named array with shape, dtype, unit, frame, rotation convention and rate. A body *offers* observation
+streams and *needs* action streams; a policy *needs* observation streams and *offers* action streams. Matching is
+field by field, and an error names the stream and the field.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from embodied.errors import MessageError, SpecMismatch, nearest
+
+STREAM_DTYPES = ("float32", "uint8", "int32")
+ROTATIONS = ("", "quat_wxyz", "quat_xyzw", "rotvec", "euler_xyz", "rot6d", "matrix")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One named array per row and step.
+
+    Attributes:
+        name: Name without the agent, such as `joint_pos`.
+        shape: Shape of one row's value.
+        dtype: One of `STREAM_DTYPES`.
+        unit: Physical unit, such as `rad`, `m`, `m/s`; `1` for a ratio; empty for pixels and tokens.
+        frame: Frame the numbers are expressed in, such as `base`; empty where none applies.
+        rotation: One of `ROTATIONS`; empty where the stream is no rotation.
+        rate_hz: Samples per second on the body's clock; 0 where the stream comes once per step.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    unit: str = ""
+    frame: str = ""
+    rotation: str = ""
+    rate_hz: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise SpecMismatch(f"stream name {self.name!r} is empty or holds a slash", "spec", "name it without its agent")
+        if self.dtype not in STREAM_DTYPES:
+            raise SpecMismatch(f"stream {self.name} has dtype {self.dtype!r}", "spec", f"use one of {STREAM_DTYPES}")
+        if self.rotation not in ROTATIONS:
+            raise SpecMismatch(f"stream {self.name}: rotation {self.rotation!r}", "spec", f"use one of {ROTATIONS}")
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one row's value."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+Streams = tuple[Stream, ...]
+
+
+def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
+    """Check that every stream in `needs` is in `offers`, field by field; more may be offered than needed.
+
+    A field that `needs` leaves empty (unit, frame, rotation, rate) is not compared.
+
+    Raises:
+        SpecMismatch: Names the first stream and field that differ, and both values.
+    """
+    offered = {stream.name: stream for stream in offers}
+    for need in needs:
+        if need.name not in offered:
+            raise SpecMismatch(
+                f"{needer} needs stream {need.name}, which {offerer} does not offer",
+                f"stream {need.name}",
+                nearest(need.name, offered),
+            )
+        offer = offered[need.name]
+        for name in ("shape", "dtype", "unit", "frame", "rotation", "rate_hz"):
+            wanted, given = getattr(need, name), getattr(offer, name)
+            optional = name in ("unit", "frame", "rotation", "rate_hz")
+            if wanted != given and not (optional and not wanted):
+                raise SpecMismatch(
+                    f"{needer} needs {need.name} with {name} {wanted!r}, {offerer} offers {given!r}",
+                    f"stream {need.name}, field {name}",
+                    "state a conversion in the config, or use a policy trained for this body",
+                )
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """One agent's streams.
+
+    Attributes:
+        observations: Streams offered by a body, or needed by a policy.
+        actions: Streams needed by a body, or offered by a policy. An action row is their float32 concatenation in
+            this order, `action_dim` numbers.
+    """
+
+    observations: Streams
+    actions: Streams
+
+    @property
+    def action_dim(self) -> int:
+        return sum(stream.size for stream in self.actions)
+
+    def to_dict(self) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict`.
+
+        Raises:
+            MessageError: A field is missing, unknown or of a wrong type.
+        """
+        try:
+            return cls(
+                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data["observations"]),
+                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data["actions"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise MessageError(f"not a spec: {error!r}", "spec", "send the dictionary that AgentSpec.to_dict makes") from None
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits that change with any field: a cache key, not the test of a match."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class BodySpec:
+    """What a body, simulated or real, offers and needs, per agent.
+
+    Attributes:
+        task: Name of the task, such as `lift_cube`.
+        agents: Agent name to its streams; a single-robot body has one agent named `robot`.
+        control_hz: Decisions per second of the body's control loop.
+        instruction: The task in words.
+        episode_steps: Time limit in control steps.
+        state_size: Length of the simulator's float64 state row; 0 for a robot.
+        control_size: Length of the applied float64 control row.
+    """
+
+    task: str
+    agents: Mapping[str, AgentSpec]
+    control_hz: float
+    instruction: str = ""
+    episode_steps: int = 0
+    state_size: int = 0
+    control_size: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**{k: getattr(self, k) for k in self.__dataclass_fields__ if k != "agents"},
+                "agents": {name: agent.to_dict() for name, agent in self.agents.items()}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        try:
+            rest = {k: data[k] for k in cls.__dataclass_fields__ if k != "agents"}
+            return cls(agents={name: AgentSpec.from_dict(agent) for name, agent in data["agents"].items()}, **rest)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MessageError(f"not a body spec: {error!r}", "spec", "send what BodySpec.to_dict makes") from None
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What a policy needs and gives.
+
+    Attributes:
+        name: The policy's name, under which its versions are kept.
+        agent: Streams needed (observations) and given (actions).
+        chunk: Actions in one chunk, K.
+        execute: How many actions of a chunk to execute before asking again; 1 to K.
+        extra: What else identifies the policy (network sizes, tokenizer); compared when a checkpoint is loaded.
+    """
+
+    name: str
+    agent: AgentSpec
+    chunk: int = 1
+    execute: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_body(self, body: BodySpec, agent: str = "robot") -> None:
+        """Raise `SpecMismatch` unless this policy can drive `agent` of `body`."""
+        if agent not in body.agents:
+            raise SpecMismatch(f"body {body.task} has no agent {agent}", "agents", nearest(agent, body.agents))
+        theirs = body.agents[agent]
+        match(self.agent.observations, theirs.observations, f"policy {self.name}", f"task {body.task}")
+        match(theirs.actions, self.agent.actions, f"task {body.task}", f"policy {self.name}")
+        if self.agent.action_dim != theirs.action_dim:
+            raise SpecMismatch(
+                f"policy {self.name} gives {self.agent.action_dim} action numbers, {body.task} takes {theirs.action_dim}",
+                "actions",
+                "use a policy trained for this body",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "agent": self.agent.to_dict(), "chunk": self.chunk, "execute": self.execute,
+                "extra": json.loads(json.dumps(dict(self.extra)))}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        try:
+            return cls(str(data["name"]), AgentSpec.from_dict(data["agent"]), int(data["chunk"]), int(data["execute"]),
+                       dict(data["extra"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None

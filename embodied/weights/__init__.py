@@ -1,0 +1,1 @@
+"""Versioned weights: manifests, the registry, verification."""

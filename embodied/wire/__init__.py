@@ -1,0 +1,1 @@
+"""ZeroMQ messages: a msgpack header and raw array frames, with deadlines and heartbeats."""

@@ -1,0 +1,1 @@
+"""Networks that turn observation rows into action chunks, one file each."""

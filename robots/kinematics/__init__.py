@@ -1,0 +1,1 @@
+"""Batched kinematics of serial arms, read from a robot's description."""

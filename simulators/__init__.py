@@ -1,0 +1,1 @@
+"""Batched MuJoCo physics, scenes, cameras and tasks."""

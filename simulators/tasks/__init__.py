@@ -1,0 +1,1 @@
+"""Manipulation tasks, one file each."""
