@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from embodied.errors import MessageError, WeightsRefused
 
-DTYPES = tuple("bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split())
+DTYPES = (
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+)  # fmt: skip
 MAX_TENSORS = 100_000
 MAX_NAME = 512
 MAX_DIMS = 16
@@ -33,6 +35,7 @@ _TENSOR_HASH = re.compile(r"[0-9a-f]{32}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"(0|[1-9][0-9]{0,15})-([0-9a-f]{12})")
 _BLOCK = 2**20
+_AGAIN = "send the whole version again; the version served so far stays"
 _RESEND = "send the dictionary that Manifest.to_dict makes"
 
 
@@ -136,7 +139,7 @@ class Manifest:
                     f"policy {policy}",
                     f"publish one of {', '.join(DTYPES)}",
                 )
-            _check_finite(name, array, f"version {number} of policy {policy}")
+            _check_finite(name, array, f"version {number} of policy {policy}", "restore the last good checkpoint")
             listed[name] = Tensor(array.shape, array.dtype.name, tensor_hash(array))
         made = cls(policy, number, content_hash(listed), listed, json.loads(json.dumps(spec)), parent, time.time())
         return cls.from_dict(made.to_dict())
@@ -206,14 +209,14 @@ class Manifest:
                 raise _refused(f"tensor {name} has shape {array.shape}, published as {wanted.shape}", where)
             if array.dtype.name != wanted.dtype:
                 raise _refused(f"tensor {name} has dtype {array.dtype.name}, published as {wanted.dtype}", where)
-            _check_finite(name, array, where)
+            _check_finite(name, array, where, _AGAIN)
             if tensor_hash(array) != wanted.hash:
                 raise _refused(f"tensor {name} has other content than was published", where)
 
 
 def tensor_hash(array: NDArray[Any]) -> str:
     """xxh3-128 hex digest of the array's C-order little-endian bytes; shape and dtype are not part of it."""
-    return xxhash.xxh3_128_hexdigest(little_endian(array).reshape(-1).view(np.uint8))
+    return xxhash.xxh3_128_hexdigest(little_endian(array).reshape(-1).view(np.uint8).data)
 
 
 def little_endian(array: NDArray[Any]) -> NDArray[Any]:
@@ -227,17 +230,17 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _check_finite(name: str, array: NDArray[Any], where: str) -> None:
+def _check_finite(name: str, array: NDArray[Any], where: str, fix: str) -> None:
     if array.dtype.kind != "f":
         return
-    flat = array.reshape(-1)
+    flat = array.ravel(order="K")
     for start in range(0, flat.size, _BLOCK):
         if not np.isfinite(flat[start : start + _BLOCK]).all():
-            raise _refused(f"tensor {name} holds numbers that are not finite", where)
+            raise WeightsRefused(f"tensor {name} holds numbers that are not finite", where, fix)
 
 
 def _refused(what: str, where: str) -> WeightsRefused:
-    return WeightsRefused(what, where, "send the whole version again; the version served so far stays")
+    return WeightsRefused(what, where, _AGAIN)
 
 
 def _count(names: Iterable[str]) -> str:
@@ -257,7 +260,7 @@ def _dict(value: Any, what: str) -> dict[str, Any]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    _require(0 < len(name) <= MAX_NAME, f"tensor name of {len(name)} letters")
+    _require(0 < len(name) <= MAX_NAME and name != "__metadata__", f"tensor name {name[:80]!r}")
     _require(isinstance(value, list | tuple) and len(value) == 3, f"tensor {name}: not [shape, dtype, hash]")
     shape, dtype, digest = value
     _require(isinstance(shape, list | tuple) and len(shape) <= MAX_DIMS, f"tensor {name}: its shape")
