@@ -65,11 +65,12 @@ def clean_temporaries(folder: Path) -> list[Path]:
     """Remove what killed writers left directly in `folder`. Call it only while no other writer is at work there."""
     left = [path for path in folder.iterdir() if is_temporary(path)] if folder.is_dir() else []
     for path in left:
-        _remove(path)
+        remove(path)
     return left
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Delete a file or a directory with all it holds; nothing happens if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -136,7 +137,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
                 raise
             fsync_dir(path.parent)
     finally:
-        _remove(part)
+        remove(part)
 
 
 def _fsync_file(path: Path) -> None:

@@ -170,7 +170,7 @@ class Manifest:
                 f"manifest fields missing or unknown: {sorted(map(str, unknown))[:5]}", "manifest", _RESEND
             )
         policy, number, parent, created = (fields[k] for k in ("policy", "number", "parent", "created"))
-        _require(isinstance(policy, str) and _POLICY.fullmatch(policy), f"policy name {str(policy)[:80]!r}")
+        check_policy_name(policy)
         _require(type(number) is int and 0 <= number <= MAX_NUMBER, f"version number {str(number)[:40]}")
         _require(isinstance(parent, str) and (not parent or _LABEL.fullmatch(parent)), f"parent {str(parent)[:80]!r}")
         _require(type(created) in (int, float) and math.isfinite(created), f"creation time {str(created)[:40]}")
@@ -212,6 +212,11 @@ class Manifest:
             _check_finite(name, array, where, _AGAIN)
             if tensor_hash(array) != wanted.hash:
                 raise _refused(f"tensor {name} has other content than was published", where)
+
+
+def check_policy_name(name: Any) -> None:
+    """Raise `MessageError` unless `name` can name a folder: letters, digits, dot, dash, underscore, at most 64."""
+    _require(isinstance(name, str) and _POLICY.fullmatch(name), f"policy name {str(name)[:80]!r}")
 
 
 def tensor_hash(array: NDArray[Any]) -> str:

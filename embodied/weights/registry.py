@@ -1,0 +1,343 @@
+"""The versions of policies' weights on disk, and pointers to those that matter.
+
+`<policy>/<number>-<hash12>/{manifest.json, model.safetensors}`, `numbers.json` (the next number per policy),
+`slots.json` (policy to slot to version), `audit.jsonl` (what happened, one JSON object a line). One lock serialises
+writers of all processes on the machine; readers take none, since a version appears by one rename and never changes.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from numpy.typing import NDArray
+
+from embodied.errors import Busy, CorruptFile, MessageError, UserError, WeightsRefused, nearest
+from embodied.files import (
+    JSON_LIMIT,
+    Lock,
+    append_line,
+    atomic_dir,
+    clean_temporaries,
+    disk_errors,
+    is_temporary,
+    read_json,
+    remove,
+    temporary_name,
+    write_json,
+    write_new,
+)
+from embodied.weights.manifest import Manifest, Version, check_policy_name
+from embodied.weights.tensors import read_tensors, write_tensors
+
+SERVING, PREVIOUS, PINNED = "serving", "previous", "pinned"
+SLOTS = (SERVING, PREVIOUS, PINNED)
+
+_AUDIT_TAIL = 16 * 2**20
+_TRIES = 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version on disk.
+
+    Attributes:
+        policy, version, path: Which, and where.
+        slots: Names of the slots that point to it.
+        manifest: None if it cannot be read, and then `damage` says why in one line.
+    """
+
+    policy: str
+    version: Version
+    path: Path
+    slots: tuple[str, ...]
+    manifest: Manifest | None
+    damage: str = ""
+
+
+class Registry:
+    """Weights under one folder.
+
+    Args:
+        folder: Made if missing.
+        keep: How many of the newest versions of each policy are kept, at least 1. Versions in a slot are always kept.
+        lock_s: Seconds to wait for another writer before an error names it.
+
+    Raises:
+        InfrastructureError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path | str, keep: int = 5, lock_s: float = 60.0) -> None:
+        if keep < 1:
+            raise UserError(f"keep={keep} would keep no weights", "weights", "keep at least 1")
+        self.folder, self.keep, self._lock_s = Path(folder), keep, lock_s
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = self._lock()
+        # A writer at work owns its temporary names; who opens the registry after it will clean up.
+        if lock.try_acquire():
+            with lock:
+                self._clean()
+
+    def reserve(self, policy: str) -> int:
+        """The policy's next version number, from 1, which no one else is or was given.
+
+        It is on disk before it is returned, so a killed run leaves a gap and never a number that is used twice.
+
+        Raises:
+            DeadlineExceeded: Another process kept the lock; names it.
+            CorruptFile: `numbers.json` is damaged.
+            InfrastructureError: No disk space; no number was given out.
+        """
+        check_policy_name(policy)
+        with self._locked(f"reserve a version of {policy}"):
+            numbers = self._numbers()
+            number = max(numbers.get(policy, 0), *(v.number for v in self._versions(policy)), 0) + 1
+            write_json(self.folder / "numbers.json", {**numbers, policy: number})
+        return number
+
+    def publish(
+        self, number: int, tensors: Mapping[str, NDArray[Any]], spec: Mapping[str, Any], parent: str = ""
+    ) -> Manifest:
+        """Write a reserved version of policy `spec["name"]`; it becomes `latest`, whole, when this returns.
+
+        Publishing the same content under the same number again does nothing.
+
+        Raises:
+            WeightsRefused: The number was never reserved, is older than one published, or names another content; or a
+                tensor is not finite or has an unknown dtype.
+            DeadlineExceeded, InfrastructureError: As `reserve`; nothing half-written is left.
+        """
+        manifest = Manifest.of(str(spec.get("name")), number, tensors, spec, parent)
+        policy, path = manifest.policy, self._path(manifest.policy, manifest.version)
+        with self._locked(f"publish version {number} of {policy}"):
+            versions = self._versions(policy)
+            self._check_number(manifest, versions)
+            if manifest.version in versions:
+                return self.manifest(policy, number)
+            with atomic_dir(path) as part:
+                write_tensors(part / "model.safetensors", tensors)
+                write_new(part / "manifest.json", [json.dumps(manifest.to_dict()).encode()])
+            self._audit("publish", policy, manifest.version, parent=parent, bytes=manifest.nbytes)
+            self._prune(policy)
+        return manifest
+
+    def read(self, policy: str, number: int | Literal["latest"]) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        """A version's manifest and its tensors, every byte verified.
+
+        Raises:
+            UserError: No such policy; names the nearest.
+            WeightsRefused: The policy has no such version; names those kept.
+            CorruptFile: Truncated or altered.
+        """
+        return self._retried(policy, number, self._read)
+
+    def manifest(self, policy: str, number: int | Literal["latest"]) -> Manifest:
+        """A version's manifest alone; raises as `read`."""
+        return self._retried(policy, number, self._read_manifest)
+
+    def find(self, policy: str, number: int | Literal["latest"]) -> Version:
+        """The version with this number, or the newest; raises as `read`."""
+        if policy not in self.policies():
+            raise UserError(f"no weights of policy {policy}", str(self.folder), nearest(policy, self.policies()))
+        versions = self._versions(policy)
+        found = versions[-1:] if number == "latest" else [v for v in versions if v.number == number]
+        if not found:
+            kept = ", ".join(str(v.number) for v in versions[-10:]) or "none"
+            raise WeightsRefused(
+                f"version {number} of {policy} is not kept", str(self.folder), f"versions kept: {kept}"
+            )
+        return found[0]
+
+    def policies(self) -> list[str]:
+        """Names of the policies that have versions, sorted."""
+        return sorted(
+            p.name for p in self.folder.iterdir() if p.is_dir() and not is_temporary(p) and self._versions(p.name)
+        )
+
+    def ls(self) -> list[Entry]:
+        """Every version on disk, damaged ones too, oldest first by policy; tensors are not read."""
+        slots, entries = self.slots(), []
+        for policy in self.policies():
+            for version in self._versions(policy):
+                path, manifest, damage = self._path(policy, version), None, ""
+                try:
+                    manifest = self.manifest(policy, version.number)
+                except (CorruptFile, WeightsRefused) as error:
+                    damage = error.line()
+                names = tuple(name for name, held in slots.get(policy, {}).items() if held == version)
+                entries.append(Entry(policy, version, path, names, manifest, damage))
+        return entries
+
+    def slots(self) -> dict[str, dict[str, Version]]:
+        """Policy to slot to version.
+
+        Raises:
+            CorruptFile: `slots.json` is damaged.
+        """
+        path, fix = self.folder / "slots.json", "delete it and set the slots anew; until then no version is pruned"
+        if not path.exists():
+            return {}
+        try:
+            return {
+                policy: {slot: Version.parse(label) for slot, label in held.items()}
+                for policy, held in read_json(path, fix).items()
+            }
+        except (AttributeError, TypeError, MessageError):
+            raise CorruptFile("not a table of slots", str(path), fix) from None
+
+    def point(self, policy: str, slot: str, number: int | Literal["latest"] | None) -> None:
+        """Let a slot name a version, or nothing. What `serving` named before goes to `previous`.
+
+        A version in a slot is never pruned.
+
+        Raises:
+            UserError, WeightsRefused: No such slot, policy or version.
+            DeadlineExceeded, InfrastructureError: As `reserve`.
+        """
+        if slot not in SLOTS:
+            raise UserError(f"no slot {slot}", "weights", nearest(slot, SLOTS))
+        with self._locked(f"point {slot} of {policy}"):
+            version = None if number is None else self.find(policy, number)
+            slots = self.slots()
+            mine = slots.setdefault(policy, {})
+            if mine.get(slot) == version:
+                return
+            if slot == SERVING and SERVING in mine:
+                mine[PREVIOUS] = mine[SERVING]
+            if version is None:
+                mine.pop(slot, None)
+            else:
+                mine[slot] = version
+            write_json(self.folder / "slots.json", {p: {s: v.label for s, v in m.items()} for p, m in slots.items()})
+            self._audit("serve" if slot == SERVING else "point", policy, version, slot=slot)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+        path = self.folder / "audit.jsonl"
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _AUDIT_TAIL))
+            lines = file.read(_AUDIT_TAIL).split(b"\n")
+        events = []
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                events.append(event)
+        return events
+
+    def _lock(self) -> Lock:
+        return Lock(self.folder / ".lock")
+
+    def _locked(self, doing: str) -> Lock:
+        return self._lock().acquire(self._lock_s, doing)
+
+    def _path(self, policy: str, version: Version) -> Path:
+        return self.folder / policy / version.label
+
+    def _fix(self, policy: str, version: Version) -> str:
+        return f"delete {self._path(policy, version)} and use another version"
+
+    def _versions(self, policy: str) -> list[Version]:
+        """Versions on disk by number, ascending; names that are none are skipped."""
+        found = []
+        folder = self.folder / policy
+        for path in folder.iterdir() if folder.is_dir() else ():
+            try:
+                found.append(Version.parse(path.name))
+            except MessageError:
+                continue
+        return sorted(found)
+
+    def _retried(self, policy: str, number: int | Literal["latest"], read: Callable[[str, Version], T]) -> T:
+        """Read again where a version was pruned between finding and reading it: `latest` is then another one."""
+        for _ in range(_TRIES):
+            version = self.find(policy, number)
+            try:
+                return read(policy, version)
+            except CorruptFile:
+                if self._path(policy, version).exists():
+                    raise
+        raise Busy(
+            f"{_TRIES} versions of {policy} were pruned while they were read", str(self.folder), "keep more versions"
+        )
+
+    def _read_manifest(self, policy: str, version: Version) -> Manifest:
+        path, fix = self._path(policy, version) / "manifest.json", self._fix(policy, version)
+        try:
+            manifest = Manifest.from_dict(read_json(path, fix, JSON_LIMIT))
+        except MessageError as error:
+            raise CorruptFile(error.what, str(path), fix) from None
+        if (manifest.policy, manifest.version) != (policy, version):
+            raise CorruptFile(f"holds {manifest.policy} {manifest.label}", str(path), fix)
+        return manifest
+
+    def _read(self, policy: str, version: Version) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        manifest = self._read_manifest(policy, version)
+        path, fix = self._path(policy, version) / "model.safetensors", self._fix(policy, version)
+        tensors = read_tensors(path, manifest.nbytes, fix)
+        try:
+            manifest.verify(tensors)
+        except WeightsRefused as error:
+            raise CorruptFile(error.what, str(path), fix) from None
+        return manifest, tensors
+
+    def _numbers(self) -> dict[str, int]:
+        path, fix = self.folder / "numbers.json", "delete it; numbers then go on after the newest version on disk"
+        numbers = read_json(path, fix) if path.exists() else {}
+        if not all(type(number) is int and number >= 0 for number in numbers.values()):
+            raise CorruptFile("not a table of numbers", str(path), fix)
+        return numbers
+
+    def _check_number(self, manifest: Manifest, versions: list[Version]) -> None:
+        number, where = manifest.number, f"policy {manifest.policy} in {self.folder}"
+        if number > self._numbers().get(manifest.policy, 0):
+            raise WeightsRefused(f"version {number} was never reserved", where, "call reserve first")
+        newest = versions[-1] if versions else Version(0, "")
+        same = [v for v in versions if v.number == number]
+        if same and manifest.version not in same:
+            raise WeightsRefused(
+                f"number {number} already names {same[0].label}, another content than {manifest.label}",
+                where,
+                "reserve anew",
+            )
+        if number < newest.number and not same:
+            raise WeightsRefused(
+                f"version {number} is older than {newest.label}, already published", where, "reserve anew"
+            )
+
+    def _audit(self, event: str, policy: str, version: Version | None, **more: Any) -> None:
+        label = version.label if version else ""
+        line = {"time": time.time(), "event": event, "policy": policy, "version": label, "pid": os.getpid(), **more}
+        append_line(self.folder / "audit.jsonl", json.dumps(line))
+
+    def _prune(self, policy: str) -> None:
+        try:
+            held = set(self.slots().get(policy, {}).values())
+        except CorruptFile as error:
+            # What must be kept is unknown, so all is; the version just published stays published.
+            self._audit("not_pruned", policy, None, why=error.line())
+            return
+        for version in self._versions(policy)[: -self.keep]:
+            if version not in held:
+                path = self._path(policy, version)
+                gone = temporary_name(path)
+                # Renamed first, so that no reader finds it half deleted.
+                path.rename(gone)
+                remove(gone)
+                self._audit("prune", policy, version)
+
+    def _clean(self) -> None:
+        clean_temporaries(self.folder)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                clean_temporaries(path)
