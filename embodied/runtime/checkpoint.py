@@ -1,0 +1,251 @@
+"""Checkpoints a killed run goes on from.
+
+`<step>/{model.safetensors, policy.json, learner.pt, state.json}`, written under a temporary name and renamed, so that a
+checkpoint is whole or absent. `state.json` holds the size and xxh3-128 of the other files and a hash of itself; nothing
+is parsed before these agree. `learner.pt` is read with `weights_only=True`: no code in it ever runs.
+"""
+
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+
+from embodied.errors import CorruptFile, SpecMismatch, UserError
+from embodied.files import atomic_dir, clean_temporaries, disk_errors, read_json, remove, temporary_name, write_new
+from embodied.weights.tensors import read_tensors, write_tensors
+
+FILES = ("model.safetensors", "policy.json", "learner.pt")
+FIX = "delete this checkpoint's folder and resume from an earlier one"
+
+_BLOCK = 2**20
+
+
+@dataclass
+class Checkpoint:
+    """What `load` gives back.
+
+    Attributes:
+        step: The learner's step at which it was saved.
+        tensors: The policy's arrays.
+        spec: `PolicySpec.to_dict()` of the policy.
+        learner: As saved, with tensors where there were arrays.
+        state: The JSON state.
+    """
+
+    step: int
+    tensors: dict[str, NDArray[Any]]
+    spec: dict[str, Any]
+    learner: dict[str, Any]
+    state: dict[str, Any]
+
+
+def save(
+    folder: Path,
+    step: int,
+    policy_tensors: Mapping[str, NDArray[Any]],
+    policy_spec: Mapping[str, Any],
+    learner_state: Mapping[str, Any],
+    state: Mapping[str, Any],
+    keep: int = 3,
+) -> Path:
+    """Write checkpoint `step` and remove all but the newest `keep`.
+
+    Checkpoints of a later step are removed too: they belong to a continuation that was left when the run went back.
+    The caller is the run folder's only writer (`run_folder.lock`).
+
+    Args:
+        folder: The run's `checkpoints`, made if missing.
+        learner_state: Nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings, bytes and None.
+            Arrays are stored as tensors and come back as tensors, since `weights_only` reads no numpy.
+        state: Plain JSON.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        InfrastructureError: No disk space; the older checkpoints stay.
+        TypeError: `learner_state` holds something else; names where.
+    """
+    learner = io.BytesIO()
+    torch.save(_plain(learner_state, "learner_state"), learner)
+    contents: dict[str, bytes | memoryview] = {"policy.json": _json(policy_spec), "learner.pt": learner.getbuffer()}
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    clean_temporaries(folder)
+    path = folder / f"{step:08d}"
+    replaced = temporary_name(path)
+    try:
+        with atomic_dir(path) as part:
+            write_tensors(part / "model.safetensors", policy_tensors)
+            for name, data in contents.items():
+                write_new(part / name, [data])
+            body = {"step": step, "files": {name: _checksum(part / name) for name in FILES}, "state": dict(state)}
+            body = json.loads(json.dumps(body))  # as it will be read: keys are strings then, and sort as such
+            write_new(part / "state.json", [_json({**body, "hash": _hash(body)})])
+            if path.exists():
+                path.rename(replaced)
+    finally:
+        if replaced.exists() and not path.exists():
+            replaced.rename(path)
+        remove(replaced)
+    steps = [other for other in checkpoints(folder) if int(other.name) <= step]
+    for other in checkpoints(folder):
+        if other not in steps[-max(keep, 1) :]:
+            gone = temporary_name(other)
+            other.rename(gone)
+            remove(gone)
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Folders that are named as checkpoints, whole or damaged, by step."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if path.name.isdecimal() and path.is_dir()), key=lambda path: int(path.name))
+
+
+def latest(folder: Path, report: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path | None:
+    """The newest checkpoint that is whole, or None if there is none at all.
+
+    Args:
+        report: Called with one line for each damaged one that is skipped.
+
+    Raises:
+        CorruptFile: There are checkpoints, and all are damaged; names the newest one's damage.
+    """
+    damage: list[CorruptFile] = []
+    for path in reversed(checkpoints(folder)):
+        try:
+            verify(path)
+        except CorruptFile as error:
+            damage.append(error)
+            report(f"skipping a damaged checkpoint: {error.line()}")
+        else:
+            return path
+    if damage:
+        raise CorruptFile(f"no whole checkpoint: {damage[0].what}", damage[0].where, "start a new run with name=...")
+    return None
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Check every file's size and hash; returns the content of `state.json`.
+
+    Raises:
+        UserError: No such folder.
+        CorruptFile: A file is missing, truncated or altered; names it.
+    """
+    if not path.is_dir():
+        raise UserError(
+            "no such checkpoint", str(path), f"known: {', '.join(p.name for p in checkpoints(path.parent))}"
+        )
+    file = path / "state.json"
+    body = read_json(file, FIX)
+    given = body.pop("hash", None)
+    if given != _hash(body) or set(body) != {"step", "files", "state"} or set(body["files"]) != set(FILES):
+        raise CorruptFile("altered: its hash does not fit", str(file), FIX)
+    for name, (size, digest) in body["files"].items():
+        try:
+            there = (path / name).stat().st_size
+            if there != size:
+                raise CorruptFile(f"{there} bytes, saved as {size}", str(path / name), FIX)
+            same = _checksum(path / name)[1] == digest
+        except OSError as error:
+            raise CorruptFile(f"cannot be read: {error.strerror}", str(path / name), FIX) from None
+        if not same:
+            raise CorruptFile("altered: its hash does not fit", str(path / name), FIX)
+    return body
+
+
+def load(path: Path, spec: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint, on the CPU, after `verify`.
+
+    Args:
+        spec: `PolicySpec.to_dict()` the checkpoint must have; None takes any.
+
+    Raises:
+        UserError, CorruptFile: As `verify`.
+        SpecMismatch: The checkpoint is of another policy; names the first field that differs.
+    """
+    body = verify(path)
+    saved = read_json(path / "policy.json", FIX)
+    if spec is not None:
+        check_spec(saved, spec, str(path / "policy.json"))
+    tensors = read_tensors(path / "model.safetensors", body["files"]["model.safetensors"][0], FIX)
+    try:
+        learner = torch.load(path / "learner.pt", map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds; the bytes are as saved, so another torch wrote them
+        raise CorruptFile(
+            f"this torch ({torch.__version__}) cannot read it: {str(error).splitlines()[0][:200]}",
+            str(path / "learner.pt"),
+            "resume with the torch that saved it",
+        ) from None
+    return Checkpoint(body["step"], tensors, saved, learner, body["state"])
+
+
+def check_spec(saved: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+    """Raise `SpecMismatch` naming the first field in which two specs, as dictionaries, differ."""
+    found = _difference(json.loads(json.dumps(saved)), json.loads(json.dumps(wanted)), "")
+    if found:
+        field, theirs, ours = found
+        raise SpecMismatch(
+            f"the checkpoint's policy has {field} {theirs}, this run's has {ours}",
+            where,
+            "resume with the task and policy it was trained with, or start a new run with name=...",
+        )
+
+
+def _difference(saved: Any, wanted: Any, at: str) -> tuple[str, str, str] | None:
+    if isinstance(saved, dict) and isinstance(wanted, dict):
+        pairs = [(f"{at}.{key}" if at else key, saved.get(key), wanted.get(key)) for key in sorted({*saved, *wanted})]
+    elif isinstance(saved, list) and isinstance(wanted, list) and any(isinstance(x, dict) for x in saved + wanted):
+        names = [str(x.get("name", i)) for i, x in enumerate(saved if len(saved) > len(wanted) else wanted)]
+        pad = [None] * len(names)
+        pairs = [(f"{at}[{n}]", a, b) for n, a, b in zip(names, saved + pad, wanted + pad, strict=False)]
+    else:
+        return None if saved == wanted else (at, _short(saved), _short(wanted))
+    return next((found for name, a, b in pairs if (found := _difference(a, b, name))), None)
+
+
+def _short(value: Any) -> str:
+    return "missing" if value is None else json.dumps(value)[:100]
+
+
+def _plain(value: Any, at: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.array(value, order="C"))
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key, f"{at} key {key!r}"): _plain(item, f"{at}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_plain(item, f"{at}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    raise TypeError(f"{at} is a {type(value).__name__}, which a checkpoint cannot hold: save tensors and plain values")
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _hash(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(path: Path) -> tuple[int, str]:
+    """Size and xxh3-128 hex digest of a file, read in blocks."""
+    digest, size = xxhash.xxh3_128(), 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
