@@ -30,10 +30,11 @@ _BLOCK = 2**20
 
 
 @dataclass
-class Checkpoint:
-    """What `load` gives back.
+class Loaded:
+    """A checkpoint in memory.
 
     Attributes:
+        path: Its folder.
         step: The learner's step at which it was saved.
         tensors: The policy's arrays.
         spec: `PolicySpec.to_dict()` of the policy.
@@ -41,6 +42,7 @@ class Checkpoint:
         state: The JSON state.
     """
 
+    path: Path
     step: int
     tensors: dict[str, NDArray[Any]]
     spec: dict[str, Any]
@@ -112,24 +114,28 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in found if path.name.isdecimal() and path.is_dir()), key=lambda path: int(path.name))
 
 
-def latest(folder: Path, report: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path | None:
-    """The newest checkpoint that is whole, or None if there is none at all.
+def latest(
+    folder: Path,
+    spec: Mapping[str, Any] | None = None,
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> Loaded | None:
+    """Load the newest checkpoint that is whole; None if there is none at all.
 
     Args:
+        spec: As for `load`.
         report: Called with one line for each damaged one that is skipped.
 
     Raises:
+        SpecMismatch: The newest whole one is of another policy.
         CorruptFile: There are checkpoints, and all are damaged; names the newest one's damage.
     """
     damage: list[CorruptFile] = []
     for path in reversed(checkpoints(folder)):
         try:
-            verify(path)
+            return load(path, spec)
         except CorruptFile as error:
             damage.append(error)
             report(f"skipping a damaged checkpoint: {error.line()}")
-        else:
-            return path
     if damage:
         raise CorruptFile(f"no whole checkpoint: {damage[0].what}", damage[0].where, "start a new run with name=...")
     return None
@@ -164,7 +170,7 @@ def verify(path: Path) -> dict[str, Any]:
     return body
 
 
-def load(path: Path, spec: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, spec: Mapping[str, Any] | None = None) -> Loaded:
     """Read a checkpoint, on the CPU, after `verify`.
 
     Args:
@@ -187,7 +193,7 @@ def load(path: Path, spec: Mapping[str, Any] | None = None) -> Checkpoint:
             str(path / "learner.pt"),
             "resume with the torch that saved it",
         ) from None
-    return Checkpoint(body["step"], tensors, saved, learner, body["state"])
+    return Loaded(path, body["step"], tensors, saved, learner, body["state"])
 
 
 def check_spec(saved: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:

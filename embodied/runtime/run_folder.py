@@ -48,7 +48,7 @@ def create(root: Path, name: str | None = None, prefix: str = "run") -> Path:
             continue
         try:
             with atomic_dir(path) as part:
-                write_json(part / _ATTEMPT, {"attempt": 0})
+                write_json(part / _ATTEMPT, {"attempts": 0})
         except FileExistsError:
             continue
         point_latest(root, path)
@@ -117,19 +117,19 @@ def lock(run: Path) -> Lock:
 
 
 def next_attempt(run: Path) -> int:
-    """Count a start or resume of the run, from 1; on disk before it is returned. The caller holds `lock`.
+    """The number of this start or resume of the run, from 0; on disk before it is returned. The caller holds `lock`.
 
     Raises:
         CorruptFile: `attempt.json` is damaged.
         InfrastructureError: No disk space.
     """
     path = run / _ATTEMPT
-    fix = f'write {{"attempt": N}} into it, with N above every attempt in {run.name}/episodes'
-    count = read_json(path, fix).get("attempt")
-    if type(count) is not int or count < 0:
+    fix = f'write {{"attempts": N}} into it, with N above every attempt in {run.name}/episodes'
+    attempts = read_json(path, fix).get("attempts")
+    if type(attempts) is not int or attempts < 0:
         raise CorruptFile("holds no count of attempts", str(path), fix)
-    write_json(path, {"attempt": count + 1})
-    return count + 1
+    write_json(path, {"attempts": attempts + 1})
+    return attempts
 
 
 def check_free(folder: Path, need: int = MIN_FREE) -> None:

@@ -102,9 +102,14 @@ class Registry:
         return number
 
     def publish(
-        self, number: int, tensors: Mapping[str, NDArray[Any]], spec: Mapping[str, Any], parent: str = ""
+        self,
+        policy: str,
+        number: int,
+        tensors: Mapping[str, NDArray[Any]],
+        spec: Mapping[str, Any],
+        parent: str = "",
     ) -> Manifest:
-        """Write a reserved version of policy `spec["name"]`; it becomes `latest`, whole, when this returns.
+        """Write a reserved version of a policy; it becomes `latest`, whole, when this returns.
 
         Publishing the same content under the same number again does nothing.
 
@@ -113,8 +118,8 @@ class Registry:
                 tensor is not finite or has an unknown dtype.
             DeadlineExceeded, InfrastructureError: As `reserve`; nothing half-written is left.
         """
-        manifest = Manifest.of(str(spec.get("name")), number, tensors, spec, parent)
-        policy, path = manifest.policy, self._path(manifest.policy, manifest.version)
+        manifest = Manifest.of(policy, number, tensors, spec, parent)
+        path = self._path(policy, manifest.version)
         with self._locked(f"publish version {number} of {policy}"):
             versions = self._versions(policy)
             self._check_number(manifest, versions)
