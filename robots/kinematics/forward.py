@@ -1,0 +1,59 @@
+"""Forward kinematics and the geometric Jacobian of a serial chain, for B postures at once."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robots.kinematics.chain import Chain
+
+Array = NDArray[np.float64]
+
+
+def axis_rotation(axis: Array, angle: Array) -> Array:
+    """Rotations [B, 3, 3] by `angle` [B] rad about a unit `axis` [3] (Rodrigues' formula)."""
+    x, y, z = axis
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    sin, cos = np.sin(angle)[:, None, None], np.cos(angle)[:, None, None]
+    return np.eye(3) + sin * cross + (1.0 - cos) * (cross @ cross)
+
+
+def forward(chain: Chain, q: Array) -> tuple[Array, Array]:
+    """Pose of the tip.
+
+    Args:
+        chain: N joints.
+        q: [B, N] rad.
+
+    Returns:
+        Position [B, 3] m and rotation [B, 3, 3] in the base frame.
+    """
+    pos, rot, _, _ = _frames(chain, q)
+    return pos, rot
+
+
+def jacobian(chain: Chain, q: Array) -> tuple[Array, Array, Array]:
+    """Pose of the tip and its geometric Jacobian.
+
+    Args:
+        chain: N joints.
+        q: [B, N] rad.
+
+    Returns:
+        Position [B, 3], rotation [B, 3, 3], and [B, 6, N]: linear (m/rad) above angular velocity per joint velocity,
+        in the base frame.
+    """
+    pos, rot, anchors, axes = _frames(chain, q)
+    linear = np.cross(axes, pos[:, None] - anchors)
+    return pos, rot, np.concatenate([linear, axes], axis=2).transpose(0, 2, 1).copy()
+
+
+def _frames(chain: Chain, q: Array) -> tuple[Array, Array, Array, Array]:
+    """Tip position and rotation, and of each joint the anchor [B, N, 3] and the axis [B, N, 3] in the base frame."""
+    count = len(q)
+    pos, rot = np.zeros((count, 3)), np.broadcast_to(np.eye(3), (count, 3, 3))
+    anchors, axes = np.empty((count, len(chain), 3)), np.empty((count, len(chain), 3))
+    for j in range(len(chain)):
+        pos = pos + rot @ chain.offset_pos[j]
+        rot = rot @ chain.offset_rot[j]
+        anchors[:, j], axes[:, j] = pos, rot @ chain.axis[j]
+        rot = rot @ axis_rotation(chain.axis[j], q[:, j])
+    return pos + rot @ chain.tip_pos, rot @ chain.tip_rot, anchors, axes

@@ -1,0 +1,262 @@
+"""Many bodies of one task on MuJoCo's batch: the simulator behind `embodied.rollout.body.Body`."""
+
+import time
+from typing import Any
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch, SimulationError
+from numpy.typing import ArrayLike, NDArray
+
+from embodied import noise
+from embodied.data import Observation, Outcome, RewardStatus, Rows, Starts, StepResult
+from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
+from simulators.task import Array, Fields, Task
+
+MAX_ENVS = 65536
+# Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
+STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
+Streams = dict[str, NDArray[Any]]
+
+
+class BatchEnv:
+    """`num_envs` bodies of one task, stepped together, physics on threads.
+
+    Args:
+        task: What to simulate.
+        num_envs: B.
+        num_threads: Physics threads; 0 for one per CPU.
+        seed: Draws the episode seeds that `reset` is not given.
+
+    Attributes:
+        task: As given.
+        batch: The physics; its arrays are live.
+        action_limit: [D], beyond which actions are clipped.
+        Others as in `embodied.rollout.body.Body`.
+
+    Raises:
+        ConfigError: A count is out of range.
+    """
+
+    def __init__(self, task: Task, num_envs: int, num_threads: int = 0, seed: int = 0) -> None:
+        if not 1 <= num_envs <= MAX_ENVS:
+            raise ConfigError(f"{num_envs} environments", "num_envs", f"choose 1 to {MAX_ENVS}")
+        if not 0 <= num_threads <= 1024:
+            raise ConfigError(f"{num_threads} physics threads", "num_threads", "choose 0 (one per CPU) to 1024")
+        self.task, self.spec, self.num_bodies = task, task.spec, num_envs
+        self.action_limit = task.action_limit
+        self.autoreset, self.seed = True, seed
+        self.physics_s, self.faults = 0.0, 0
+        self.batch = Batch(task.model, num_envs, num_threads, persistent=True)
+        self._fields: Fields = {name: self.batch.bind(name) for name in task.fields}
+        self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
+        self._blank = self.batch.state[0].copy()
+        self._memory = np.zeros((num_envs, task.memory_size))
+        self._rows = Rows.of_bodies(num_envs)
+        self._rows.episode -= 1
+        self._active = np.zeros(num_envs, bool)
+        self._warnings = self._count_warnings()
+        self._last: Streams = {}
+
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Starts]:
+        """As `Body.reset`.
+
+        Raises:
+            ConfigError: `seeds` is not one integer per body.
+        """
+        if seeds is not None:
+            seeds = np.asarray(seeds)
+            if seeds.shape != (self.num_bodies,) or not np.issubdtype(seeds.dtype, np.integer):
+                raise ConfigError(
+                    f"seeds of shape {seeds.shape}, {seeds.dtype}", "reset", f"give {self.num_bodies} integers"
+                )
+        starts = self._start(np.arange(self.num_bodies, dtype=np.int32), seeds)
+        return self.observe(), starts
+
+    def observe(self) -> Observation:
+        """What the bodies sense in the present state."""
+        streams = self.task.observe(self._fields, self._memory)
+        self._last = {name: values.copy() for name, values in streams.items()}
+        return Observation(self._rows.take(slice(None)), streams, self._time.copy())
+
+    def step(self, actions: NDArray[np.float32]) -> StepResult:
+        """As `Body.step`.
+
+        Raises:
+            SpecMismatch: `actions` are not [B, D].
+            ConfigError: No episode was ever started.
+        """
+        actions = np.asarray(actions, np.float32)
+        if actions.shape != (self.num_bodies, len(self.action_limit)):
+            wanted = (self.num_bodies, len(self.action_limit))
+            raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
+        if not self._last:
+            raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
+        live = self._active.copy()
+        every = bool(live.all())
+        ids = None if every else np.flatnonzero(live).astype(np.int32)
+
+        faulty = np.isnan(actions).any(axis=1)
+        if faulty.any():
+            actions = np.where(np.isnan(actions), np.float32(0), actions)
+        self._control(np.clip(actions, -self.action_limit, self.action_limit), ids)
+        applied = self._ctrl.copy()
+        faulty |= self._advance(ids)
+        faulty &= live
+        if faulty.any():
+            self._blank_out(np.flatnonzero(faulty))
+        fields, memory = self._take(ids)
+        self.task.update(fields, memory)
+        if ids is not None:
+            self._memory[ids] = memory
+        self._rows.seq[live] += 1
+
+        success = self.task.success(self._fields, self._memory) & live & ~faulty
+        failure = self.task.failure(self._fields, self._memory) & live & ~faulty & ~success
+        late = (self._rows.seq >= self.spec.episode_steps) & live
+        rewards = self.task.reward(self._fields, self._memory)
+        outcomes = np.zeros(self.num_bodies, np.uint8)
+        outcomes[late] = Outcome.TIME_LIMIT
+        outcomes[failure] = Outcome.FAILURE
+        outcomes[success] = Outcome.SUCCESS
+        outcomes[faulty] = Outcome.INFRASTRUCTURE_FAULT
+        status = np.zeros(self.num_bodies, np.uint8)
+        status[faulty] = RewardStatus.FAILED
+        if not every or faulty.any():
+            rewards[~live | faulty] = 0.0
+        terminated = success | failure
+        ended = np.flatnonzero(outcomes).astype(np.int32)
+        truncated = (outcomes != Outcome.RUNNING) & ~terminated
+
+        streams = self.task.observe(self._fields, self._memory)
+        for body in np.flatnonzero(faulty):
+            for name, values in streams.items():
+                values[body] = self._last[name][body]
+        final = {name: values[ended] for name, values in streams.items()}
+        started = self._finish(ended, streams)
+        self.faults += int(faulty.sum())
+        self._last = {name: values.copy() for name, values in streams.items()}
+        observation = Observation(self._rows.take(slice(None)), streams, self._time.copy())
+        return StepResult(observation, rewards, status, terminated, truncated, outcomes, applied, ended, final, started)
+
+    def expert(self) -> NDArray[np.float32]:
+        return self.task.expert(self._fields, self._memory)
+
+    def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
+        index = self._index(ids)
+        return {
+            "state": self.batch.state[index].copy(),
+            "memory": self._memory[index].copy(),
+            "episode": self._rows.episode[index].copy(),
+            "seq": self._rows.seq[index].copy(),
+            "active": self._active[index].copy(),
+        }
+
+    def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
+        """As `Body.restore`; `observe` then tells what the bodies sense.
+
+        Raises:
+            SpecMismatch: The snapshot has other sizes than `ids` and this task.
+        """
+        index = self._index(ids)
+        wanted = {"state": (len(index), self.spec.state_size), "memory": (len(index), self.task.memory_size)}
+        for name, shape in wanted.items():
+            if name not in snapshot or snapshot[name].shape != shape:
+                raise SpecMismatch(
+                    "a snapshot of another task or count", f"snapshot {name}", f"its shape must be {shape}"
+                )
+        self.batch.state[index] = snapshot["state"]
+        self._memory[index] = snapshot["memory"]
+        self._rows.episode[index], self._rows.seq[index] = snapshot["episode"], snapshot["seq"]
+        self._active[index] = snapshot["active"]
+        self._forward(index)
+        self.observe()
+
+    def close(self) -> None:
+        """Nothing to release: the batch ends with the object."""
+
+    def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
+        """`ids` ascending and checked, or all."""
+        index = np.arange(self.num_bodies) if ids is None else np.atleast_1d(np.asarray(ids))
+        valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
+        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_bodies):
+            raise ConfigError(f"body ids {index}", "ids", f"give ascending integers below {self.num_bodies}")
+        return index.astype(np.int32)
+
+    def _take(self, ids: NDArray[np.int32] | None) -> tuple[Fields, Array]:
+        """Live arrays of all bodies, or copies of some."""
+        if ids is None:
+            return self._fields, self._memory
+        return {name: values[ids] for name, values in self._fields.items()}, self._memory[ids]
+
+    def _control(self, actions: NDArray[np.float32], ids: NDArray[np.int32] | None) -> None:
+        fields, memory = self._take(ids)
+        if ids is None:
+            self._ctrl[:] = self.task.control(fields, memory, actions)
+        else:
+            self._ctrl[ids] = self.task.control(fields, memory, actions[ids])
+            self._memory[ids] = memory
+
+    def _advance(self, ids: NDArray[np.int32] | None) -> NDArray[np.bool_]:
+        """Step the physics; [B] whether it diverged."""
+        diverged = np.zeros(self.num_bodies, bool)
+        begin = time.perf_counter()
+        try:
+            self.batch.step(ids, self.task.substeps, STAGE)
+        except SimulationError as error:
+            diverged[error.ids] = True
+        self.physics_s += time.perf_counter() - begin
+        warnings = self._count_warnings()
+        diverged |= warnings != self._warnings
+        diverged |= ~np.isfinite(self.batch.state).all(axis=1)
+        self._warnings = warnings
+        return diverged
+
+    def _count_warnings(self) -> NDArray[np.int64]:
+        """[B] MuJoCo's warnings since construction (bad state, full buffers)."""
+        return self.batch.warning[:, :, 1].sum(axis=1)
+
+    def _blank_out(self, ids: NDArray[Any]) -> None:
+        """Put diverged bodies into the model's default state, so that nothing that is not finite lives on."""
+        self.batch.state[ids] = self._blank
+        self._forward(ids.astype(np.int32))
+        self._memory[ids] = 0.0
+
+    def _forward(self, ids: NDArray[np.int32]) -> None:
+        try:
+            self.batch.forward(ids, STAGE)
+        except SimulationError as error:
+            raise InfrastructureError(
+                f"MuJoCo cannot start: {error}", f"task {self.spec.task}", "check its start"
+            ) from None
+
+    def _finish(self, ended: NDArray[np.int32], streams: Streams) -> Starts | None:
+        """Park or restart the bodies whose episode ended, and write their first observations into `streams`."""
+        if not len(ended):
+            return None
+        if not self.autoreset:
+            self._active[ended] = False
+            return None
+        starts = self._start(ended, None)
+        for name, values in self.task.observe(*self._take(ended)).items():
+            streams[name][ended] = values
+        return starts
+
+    def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None) -> Starts:
+        """Begin the next episode of `ids`."""
+        self._rows.episode[ids] += 1
+        self._rows.seq[ids] = 0
+        if seeds is None:
+            keys = self._rows.take(ids).noise_keys(self.seed)
+            seeds = noise.integers(keys)
+        seeds = seeds.astype(np.int64)
+        start = self.task.start(seeds)
+        self.batch.state[ids] = self._blank
+        for name, values in start.state.items():
+            self.batch.bind(name)[ids] = values
+        self._forward(ids)
+        self._active[ids] = True
+        fields, memory = self._take(ids)
+        self.task.begin(fields, memory)
+        self._memory[ids] = memory
+        return Starts(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)

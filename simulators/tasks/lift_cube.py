@@ -1,0 +1,155 @@
+"""Lift cube: grasp a cube on the table and lift it, by end-effector deltas and a gripper command."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.spec import AgentSpec, Stream
+from simulators.arm import CLOSED, OPEN, Panda
+from simulators.scene import add_cube, table_scene
+from simulators.task import Array, Fields, Start, Task, between, body_spec, check_reward, start_uniforms
+
+HALF_M = 0.02
+LOW, HIGH = (0.40, -0.15), (0.60, 0.15)
+YAW_RAD = 0.3
+LIFT_M, HOLD_STEPS = 0.10, 5
+STEP_M, LEASH_M = 0.04, 0.08
+SUCCESS_REWARD = {"dense": 2.0, "sparse": 1.0}
+
+# Columns of a memory row: the end effector's target, the gripper command (1 open, -1 closed), the last two values of
+# the staged progress, and the steps in a row that the cube was lifted.
+TARGET, COMMAND, STAGE, BEFORE, HELD = slice(0, 3), 3, 4, 5, 6
+
+
+class LiftCube:
+    """A Panda, a 4 cm cube of 0.1 kg, 20 Hz.
+
+    Actions: the end effector's target moves by up to 4 cm per axis and step and is kept within 8 cm of the actual
+    position; the gripper closes when its command is negative and opens otherwise. Success is the cube 10 cm above its
+    place on the table for five steps in a row. The dense reward is the gain in staged progress (approach, grasp, lift)
+    and 2 for success, the sparse one is 1 for success.
+    """
+
+    substeps = 10
+    action_limit = np.array([STEP_M, STEP_M, STEP_M, 1.0], np.float32)
+    memory_size = 7
+    fields = Panda.fields
+
+    def __init__(self, reward: str = "dense") -> None:
+        self.reward_kind = check_reward(reward, "lift_cube")
+        scene = table_scene()
+        add_cube(scene, "cube", (0.5, 0.0, HALF_M), half=HALF_M)
+        self.model = scene.compile()
+        self.arm = Panda(self.model)
+        joint = self.model.joint("cube")
+        self._pos = slice(joint.qposadr[0], joint.qposadr[0] + 3)
+        self._quat = slice(joint.qposadr[0] + 3, joint.qposadr[0] + 7)
+        self._vel = slice(joint.dofadr[0], joint.dofadr[0] + 3)
+        streams = (
+            *Panda.streams,
+            Stream("gripper_width", (1,), unit="m"),
+            Stream("gripper_command", (1,), unit="1"),
+            Stream("ee_target_offset", (3,), unit="m", frame="base"),
+            Stream("cube_pos", (3,), unit="m", frame="base"),
+            Stream("cube_quat", (4,), unit="1", frame="base", rotation="quat_wxyz"),
+            Stream("cube_vel", (3,), unit="m/s", frame="base"),
+            Stream("ee_to_cube", (3,), unit="m", frame="base"),
+            Stream("held", (1,), unit="1"),
+        )
+        actions = (Stream("ee_delta", (3,), unit="m", frame="base"), Stream("gripper", (1,), unit="1"))
+        agent = AgentSpec(streams, actions)
+        self.spec = body_spec("lift_cube", "lift the red cube", self.model, self.substeps, 60, agent)
+
+    def start(self, seeds: NDArray[np.int64]) -> Start:
+        u = start_uniforms(seeds, 10)
+        place, yaw = between(u[:, :2], LOW, HIGH), between(u[:, 2], -YAW_RAD, YAW_RAD)
+        joint_offset = between(u[:, 3:], -0.05, 0.05)
+        qpos = np.tile(self.model.qpos0, (len(seeds), 1))
+        self.arm.place(qpos, self.arm.chain.home + joint_offset)
+        qpos[:, self._pos.start : self._pos.start + 2] = place
+        qpos[:, self._quat] = 0.0
+        qpos[:, self._quat.start], qpos[:, self._quat.stop - 1] = np.cos(yaw / 2), np.sin(yaw / 2)
+        drawn = {"cube_xy": place, "cube_yaw": yaw, "joint_offset": joint_offset}
+        return Start({"qpos": qpos, "ctrl": qpos[:, : self.model.nu].copy()}, drawn)
+
+    def begin(self, fields: Fields, memory: Array) -> None:
+        memory[:, TARGET] = self.arm.ee_pos(fields)
+        memory[:, COMMAND], memory[:, HELD] = 1.0, 0.0
+        memory[:, STAGE] = memory[:, BEFORE] = self._stage(fields, memory)
+
+    def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
+        ee = self.arm.ee_pos(fields)
+        target = memory[:, TARGET] + actions[:, :3]
+        offset = target - ee
+        distance = np.sqrt((offset * offset).sum(axis=1, keepdims=True))
+        memory[:, TARGET] = target = ee + offset * np.minimum(1.0, LEASH_M / np.maximum(distance, 1e-9))
+        memory[:, COMMAND] = np.where(actions[:, 3] < 0.0, -1.0, 1.0)
+        control = np.empty((len(actions), self.model.nu))
+        control[:, :7] = self.arm.reach_for(fields, target)
+        control[:, 7:] = np.where(memory[:, COMMAND] < 0.0, CLOSED, OPEN)[:, None]
+        return control
+
+    def update(self, fields: Fields, memory: Array) -> None:
+        memory[:, BEFORE] = memory[:, STAGE]
+        memory[:, STAGE] = self._stage(fields, memory)
+        lifted = fields["qpos"][:, self._pos.stop - 1] > HALF_M + LIFT_M
+        memory[:, HELD] = np.where(lifted, memory[:, HELD] + 1.0, 0.0)
+
+    def observe(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.float32]]:
+        qpos, ee = fields["qpos"], self.arm.ee_pos(fields)
+        cube, quat = qpos[:, self._pos], qpos[:, self._quat]
+        streams = self.arm.observe(fields)
+        streams["gripper_width"] = self.arm.gripper_width(fields)[:, None].astype(np.float32)
+        streams["gripper_command"] = memory[:, COMMAND, None].astype(np.float32)
+        streams["ee_target_offset"] = (memory[:, TARGET] - ee).astype(np.float32)
+        streams["cube_pos"] = cube.astype(np.float32)
+        streams["cube_quat"] = np.where(quat[:, :1] < 0.0, -quat, quat).astype(np.float32)
+        streams["cube_vel"] = fields["qvel"][:, self._vel].astype(np.float32)
+        streams["ee_to_cube"] = (cube - ee).astype(np.float32)
+        streams["held"] = (memory[:, HELD, None] / HOLD_STEPS).astype(np.float32)
+        return streams
+
+    def reward(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
+        reward = SUCCESS_REWARD[self.reward_kind] * self.success(fields, memory)
+        if self.reward_kind == "dense":
+            reward += memory[:, STAGE] - memory[:, BEFORE]
+        return reward.astype(np.float32)
+
+    def success(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
+        return memory[:, HELD] >= HOLD_STEPS
+
+    def failure(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
+        """The cube fell off the table."""
+        return fields["qpos"][:, self._pos.stop - 1] < -0.05
+
+    def expert(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
+        """Go above the cube, descend around it, close, wait until the fingers rest on it, lift."""
+        ee, cube = self.arm.ee_pos(fields), fields["qpos"][:, self._pos]
+        offset = cube - ee
+        aside = np.sqrt((offset[:, :2] ** 2).sum(axis=1))
+        around = (aside < 0.015) & (np.abs(offset[:, 2]) < 0.012)
+        resting = np.abs(fields["qvel"][:, self.arm.finger_qvel]).max(axis=1) < 0.02
+        holding = around & (memory[:, COMMAND] < 0.0) & resting & (self.arm.gripper_width(fields) < 0.05)
+
+        goal = cube.copy()
+        goal[:, 2] += np.where(aside < 0.02, 0.0, 0.06)
+        goal[holding, 2] = np.maximum(ee[holding, 2] + STEP_M, 0.0)
+        actions = np.empty((len(ee), 4), np.float32)
+        actions[:, :3] = np.clip(goal - memory[:, TARGET], -STEP_M, STEP_M)
+        actions[holding, :2] = 0.0
+        actions[holding, 2] = STEP_M
+        actions[:, 3] = np.where(around, -1.0, 1.0)
+        return actions
+
+    def _stage(self, fields: Fields, memory: Array) -> Array:
+        """[B] progress: up to 1 for the approach, 0.5 for a closed grasp, 1.5 for the lift."""
+        offset = fields["qpos"][:, self._pos] - self.arm.ee_pos(fields)
+        distance = np.sqrt((offset * offset).sum(axis=1))
+        width = self.arm.gripper_width(fields)
+        grasped = (distance < 0.02) & (memory[:, COMMAND] < 0.0) & (width < 0.05) & (width > 0.03)
+        height = np.clip((fields["qpos"][:, self._pos.stop - 1] - HALF_M) / LIFT_M, 0.0, 1.2)
+        return 1.0 - np.tanh(5.0 * distance) + 0.5 * grasped + 1.5 * height * grasped
+
+
+def make(reward: str = "dense") -> Task:
+    """Lift cube with a `dense` or `sparse` reward."""
+    return LiftCube(reward)
