@@ -1,0 +1,135 @@
+"""The contract of every learner, and what they share."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from embodied.data import Segment
+from embodied.errors import CorruptFile, DataError
+from embodied.spec import PolicySpec
+from policies.nn import GaussianActorCritic
+
+
+class Learner(Protocol):
+    """Turns segments into new weights. Knows nothing of where it runs."""
+
+    def update(self, segments: list[Segment]) -> dict[str, float]:
+        """Learn from segments of one policy and agent; metrics named `learner/...`.
+
+        Raises:
+            DataError: A segment is not what this algorithm may learn from, or learning broke down.
+        """
+        ...
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The next version, as `policies.base.Policy.tensors`."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next update depends on; tensors and plain values, as `torch.load(weights_only=True)` takes."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state` exactly.
+
+        Raises:
+            CorruptFile: It is the state of another algorithm or another network; nothing has changed then.
+        """
+        ...
+
+
+class TrainablePolicy(Protocol):
+    """What these learners need of a policy, beyond `policies.base.Policy`; `policies.mlp.MLPPolicy` has it.
+
+    The learner owns the instance it is given: a policy that serves must be another one.
+    """
+
+    spec: PolicySpec
+    network: GaussianActorCritic
+
+    def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0) -> NDArray[np.float32]: ...
+
+    def tensors(self) -> dict[str, NDArray[Any]]: ...
+
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+class Optimiser:
+    """Adam with a clipped gradient norm that steps over what is not finite.
+
+    Args:
+        parameters: What is trained.
+        lr: Learning rate; may be changed at any time.
+        max_grad_norm: The gradient is scaled down to this norm.
+        max_skipped: How many steps in a row may be skipped.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, max_grad_norm: float, max_skipped: int = 16
+    ) -> None:
+        self.parameters = list(parameters)
+        self.adam = torch.optim.Adam(self.parameters, lr=lr, eps=1e-5, fused=True)
+        self.max_grad_norm, self.max_skipped = max_grad_norm, max_skipped
+        self.skipped = 0
+        self.skipped_in_a_row = 0
+
+    @property
+    def lr(self) -> float:
+        return float(self.adam.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.adam.param_groups[0]["lr"] = value
+
+    def step(self, loss: Tensor) -> float:
+        """One step down `loss`; returns the gradient's norm before clipping, NaN where the step was skipped.
+
+        Raises:
+            DataError: Loss or gradient were not finite more than `max_skipped` times in a row.
+        """
+        self.adam.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        if bool(torch.isfinite(loss) & torch.isfinite(norm)):
+            self.adam.step()
+            self.skipped_in_a_row = 0
+            return float(norm)
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        if self.skipped_in_a_row > self.max_skipped:
+            raise DataError(
+                f"loss or gradient was not finite {self.skipped_in_a_row} times in a row",
+                "learner",
+                "go back to the last checkpoint with a lower learning rate, and look for huge observations or rewards",
+            )
+        return float("nan")
+
+    def state(self) -> dict[str, Any]:
+        counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+        return {"adam": deepcopy(self.adam.state_dict())} | counts
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.adam.load_state_dict(deepcopy(state["adam"]))  # which would share the tensors
+        self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
+
+
+def check_state(state: Mapping[str, Any], algorithm: str, policy: TrainablePolicy) -> None:
+    """Raise `CorruptFile` unless `state` was made by `algorithm` for this policy's spec."""
+    spec = policy.spec.to_dict()
+    if state.get("algorithm") != algorithm or state.get("spec") != spec:
+        what = "spec" if state.get("algorithm") == algorithm else f"algorithm {state.get('algorithm')!r}"
+        raise CorruptFile(
+            f"the learner's state is of another {what}",
+            f"learner {algorithm}, policy {policy.spec.name}",
+            "resume with the configuration the run was started with",
+        )
+
+
+def model_state(policy: TrainablePolicy) -> dict[str, Tensor]:
+    """The policy's tensors as torch copies on the CPU."""
+    return {name: torch.from_numpy(array) for name, array in policy.tensors().items()}

@@ -1,0 +1,58 @@
+"""Losses with masks: every mean is over what may train, nothing else."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Granularity = Literal["token", "action", "chunk"]
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `x` where `mask` (same shape, bool); 0 where nothing is."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def reduce_log_ratio(log_ratio: Tensor, executed: Tensor, granularity: Granularity) -> tuple[Tensor, Tensor]:
+    """Bring per-number log-ratios to the granularity of the ratio that is clipped.
+
+    Args:
+        log_ratio: [N, K, D].
+        executed: [N, K] bool; actions that were never executed count for nothing.
+        granularity: `token` keeps [N, K, D]; `action` sums over D, [N, K]; `chunk` sums over D and averages over
+            executed actions, [N, 1], so that a clip limit means the same for chunks of any length.
+
+    Returns:
+        The log-ratio and its mask, of equal shape.
+    """
+    log_ratio = torch.where(executed[..., None], log_ratio, 0.0)  # first, so that no gradient meets a NaN
+    if granularity == "token":
+        return log_ratio, executed[..., None].expand_as(log_ratio)
+    per_action = log_ratio.sum(-1)
+    if granularity == "action":
+        return per_action, executed
+    count = executed.sum(-1, keepdim=True)
+    return per_action.sum(-1, keepdim=True) / count.clamp(min=1), count > 0
+
+
+def clipped_policy_loss(log_ratio: Tensor, mask: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """PPO's clipped surrogate, negated: Schulman et al. 2017 (arXiv:1707.06347), equation 7.
+
+    Args:
+        log_ratio, mask: From `reduce_log_ratio`.
+        advantages: [N].
+        clip: How far the ratio may pay off from 1.
+    """
+    ratio = torch.exp(log_ratio)
+    weight = advantages.view(-1, *[1] * (ratio.dim() - 1))
+    return -masked_mean(torch.minimum(ratio * weight, ratio.clamp(1.0 - clip, 1.0 + clip) * weight), mask)
+
+
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Half the mean squared error of values [N]."""
+    return 0.5 * (values - returns).square().mean()
+
+
+def approximate_kl(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """KL(old || new) by (r - 1) - log r, unbiased and never negative (Schulman, "Approximating KL", 2020)."""
+    return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)
