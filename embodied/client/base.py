@@ -1,0 +1,73 @@
+"""What a policy's users see of it, wherever it runs."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.data import ActionChunk, Observation, Rows
+from embodied.spec import BodySpec, PolicySpec
+
+Mode = Literal["sample", "mean"]
+Version = tuple[int, str]
+"""Number and hash of the weights served; (0, "") before any were published."""
+
+
+class Manifest(Protocol):
+    """What the client needs of `embodied.weights.manifest.Manifest`."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class PolicyClient(Protocol):
+    """A policy host, in this process (`LocalClient`) or behind a socket (`RemoteClient`).
+
+    Both give the same answers and raise the same errors; a remote one also raises `InfrastructureError`s.
+    """
+
+    def hello(self, body: BodySpec | None = None, agent: str = "robot") -> PolicySpec:
+        """The policy's spec, after checking that it can drive `agent` of `body`.
+
+        Raises:
+            SpecMismatch: It cannot; names the stream and the field.
+        """
+        ...
+
+    def act(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> ActionChunk:
+        """Decide for B rows, B may be 0; see `policies.base.Policy.act`. `versions` says which weights decided.
+
+        Raises:
+            SpecMismatch: A stream the policy needs is missing, or of another shape or dtype.
+            DataError: A number is not finite, or row counts differ; names the stream and the row.
+        """
+        ...
+
+    def push(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> Version:
+        """Serve these weights from the next batch on; returns the version then served.
+
+        Raises:
+            WeightsRefused: They are partial, stale, altered or unfit; the version served stays.
+        """
+        ...
+
+    def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
+        """Report how episodes of `rows` [B] ended.
+
+        Args:
+            rows: The rows whose episodes ended.
+            outcomes: [B] of `embodied.data.Outcome`.
+            versions: [B] numbers of the versions that decided; the version served now where not given.
+        """
+        ...
+
+    def version(self) -> Version:
+        """The version served now."""
+        ...
+
+    def tick(self) -> None:
+        """Show that this client lives, between decisions that are far apart."""
+        ...
+
+    def close(self) -> None:
+        """Say goodbye and drop the connection."""
+        ...

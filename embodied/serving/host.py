@@ -1,0 +1,171 @@
+"""One policy and the version of its weights: checks what comes in, decides, stamps, switches. No sockets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.data import ActionChunk, Observation, Outcome, Rows
+from embodied.errors import DataError, MessageError, SpecMismatch, UserError, WeightsRefused, nearest
+from embodied.spec import PolicySpec
+from embodied.weights.manifest import Manifest, Version
+from policies.base import Mode, Policy
+
+_MODES = ("sample", "mean")
+_VERSIONS_COUNTED = 64
+
+
+class PolicyHost:
+    """Answers observations with a policy's decisions. One thread at a time.
+
+    Args:
+        policy: Its initial weights are served as version 0 without a hash until the first `switch`.
+
+    Attributes:
+        outcomes: Version number to counts [7] of `Outcome`, of the latest 64 versions reported.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._manifest: Manifest | None = None
+        self.outcomes: dict[int, NDArray[np.int64]] = {}
+
+    @property
+    def spec(self) -> PolicySpec:
+        return self._policy.spec
+
+    @property
+    def version(self) -> Version:
+        return self._manifest.version if self._manifest else Version(0, "")
+
+    def check(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
+        """Whether the policy can decide on this.
+
+        Raises:
+            SpecMismatch: A stream is missing, or of another shape or dtype; names stream and field.
+            DataError: A number is not finite, or row counts differ; names the stream and the row.
+            UserError: The mode is unknown.
+        """
+        if mode not in _MODES:
+            raise UserError(f"unknown mode {str(mode)[:20]!r}", "mode", nearest(str(mode), _MODES))
+        count = len(observation.rows)
+        where = f"observation for policy {self.spec.name}"
+        vectors = {**observation.rows.arrays(), "time": observation.time}
+        for name, vector in vectors.items():
+            if vector.shape != (count,):
+                raise DataError(f"{name} has shape {vector.shape} for {count} rows", where, "send one value per row")
+        if noise_keys.shape != (count, 4) or noise_keys.dtype != np.int64:
+            raise DataError(
+                f"noise keys are {noise_keys.dtype} {noise_keys.shape}",
+                where,
+                f"send int64 ({count}, 4) for {count} rows",
+            )
+        for stream in self.spec.agent.observations:
+            value = observation.streams.get(stream.name)
+            if value is None:
+                raise SpecMismatch(
+                    f"the observation lacks stream {stream.name}",
+                    f"stream {stream.name}, policy {self.spec.name}",
+                    nearest(stream.name, observation.streams),
+                )
+            for field, given, wanted in (
+                ("dtype", value.dtype.name, stream.dtype),
+                ("shape", value.shape[1:], stream.shape),
+            ):
+                if given != wanted:
+                    raise SpecMismatch(
+                        f"policy {self.spec.name} needs {stream.name} with {field} {wanted!r}, was sent {given!r}",
+                        f"stream {stream.name}, field {field}",
+                        "send what the policy's spec says",
+                    )
+            if len(value) != count:
+                raise DataError(
+                    f"stream {stream.name} has {len(value)} rows of {count}", where, "send one value per row"
+                )
+            if stream.dtype == "float32" and not np.isfinite(value).all():
+                row = int(np.flatnonzero(~np.isfinite(value.reshape(count, -1)).all(axis=1))[0])
+                raise DataError(
+                    f"stream {stream.name} is not finite in row {row}",
+                    f"body {observation.rows.body[row]}, episode {observation.rows.episode[row]}, "
+                    f"step {observation.rows.seq[row]}",
+                    "end the episode as an infrastructure fault before asking",
+                )
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
+        """Check, then `decide`."""
+        self.check(observation, noise_keys, mode)
+        return self.decide(observation, noise_keys, mode)
+
+    def decide(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
+        """Decide for rows that `check` has passed; the chunk carries the version and the policy's name.
+
+        Raises:
+            DataError: The policy's answer has another shape than its spec says.
+        """
+        spec, count = self.spec, len(observation.rows)
+        shape = (count, spec.chunk, spec.agent.action_dim)
+        versions = np.full(count, self.version.number, np.int64)
+        if count == 0:
+            nothing = np.zeros(shape, np.float32)
+            return ActionChunk(observation.rows, nothing, nothing.copy(), np.zeros(0, np.float32), versions, spec.name)
+        chunk = self._policy.act(observation, noise_keys, mode)
+        if not chunk.actions.shape == chunk.log_probs.shape == shape or chunk.values.shape != (count,):
+            raise DataError(
+                f"the policy gave actions {chunk.actions.shape}, log-probabilities {chunk.log_probs.shape}, "
+                f"values {chunk.values.shape}",
+                f"policy {spec.name}",
+                f"its spec says {shape}",
+            )
+        chunk.versions, chunk.policy = versions, spec.name
+        return chunk
+
+    def switch(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> Version:
+        """Serve these weights from the next decision on; returns the version then served.
+
+        The version served already is taken again without doing anything.
+
+        Raises:
+            WeightsRefused: They are for another policy, stale, partial, altered or unfit; the version served stays.
+        """
+        where = f"policy {self.spec.name}, push of version {manifest.label}"
+        if manifest.policy != self.spec.name:
+            raise WeightsRefused(
+                f"weights of policy {manifest.policy} were pushed to {self.spec.name}",
+                where,
+                "push them to their own server",
+            )
+        if self._manifest is not None:
+            if manifest.number == self._manifest.number and manifest.hash == self._manifest.hash:
+                return self.version
+            if manifest.number <= self._manifest.number:
+                what = "stale" if manifest.number < self._manifest.number else "another content under a served number"
+                raise WeightsRefused(
+                    f"{what}: version {self.version.label} is served", where, "publish under a number that is higher"
+                )
+        manifest.verify(tensors)
+        self._policy.load(tensors)
+        self._manifest = manifest
+        return self.version
+
+    def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
+        """Count how episodes of `rows` ended, under the versions that decided, or the one served now.
+
+        Raises:
+            MessageError: Counts differ, or a value is no outcome.
+        """
+        ended = np.asarray(outcomes, np.int64)
+        numbers = np.full(len(rows), self.version.number) if versions is None else np.asarray(versions, np.int64)
+        if ended.shape != (len(rows),) or numbers.shape != ended.shape:
+            raise MessageError(
+                f"{ended.shape} outcomes and {numbers.shape} versions for {len(rows)} rows",
+                "outcome",
+                "send one per row",
+            )
+        if len(ended) and not (ended.min() >= 0 and ended.max() < len(Outcome)):
+            raise MessageError("a value that is no outcome", "outcome", f"send {', '.join(o.name for o in Outcome)}")
+        for number in np.unique(numbers).tolist():
+            counts = self.outcomes.setdefault(number, np.zeros(len(Outcome), np.int64))
+            counts += np.bincount(ended[numbers == number], minlength=len(Outcome))
+        for number in sorted(self.outcomes)[:-_VERSIONS_COUNTED]:
+            del self.outcomes[number]

@@ -1,0 +1,195 @@
+"""Where stations listen: `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
+
+A listener beyond this machine needs CURVE keys, a folder as `create_keys` makes it: `server.key` and
+`server.key_secret`, `client.key` and `client.key_secret`, in the files of `zmq.auth`. Every `*.key` in the server's
+folder is let in.
+"""
+
+import errno
+import ipaddress
+import os
+import re
+import socket
+import stat
+from contextlib import closing, suppress
+from pathlib import Path
+
+import zmq
+import zmq.auth
+
+from embodied.errors import InfrastructureError, UserError
+
+_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
+_USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
+_LINGER_MS = 200
+
+
+def check(address: str) -> None:
+    """Raise `UserError` unless `address` is one that stations can listen on or call."""
+    if address.startswith("ipc://"):
+        path = address.removeprefix("ipc://")
+        if not path or path.startswith("@") or "\0" in path:
+            raise UserError("an ipc address without a path", address, _USE)
+        size = len(os.fsencode(path))
+        if size > zmq.IPC_PATH_MAX_LEN:
+            raise UserError(f"socket path of {size} bytes", address, f"use one of at most {zmq.IPC_PATH_MAX_LEN} bytes")
+        return
+    found = _TCP.fullmatch(address)
+    if found is None or int(found[2]) > 65535:
+        raise UserError("not an address", address[:200], _USE)
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach a checked address."""
+    if address.startswith("ipc://"):
+        return True
+    found = _TCP.fullmatch(address)
+    host = found[1].strip("[]") if found else ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> str:
+    """Listen on `address`; returns it with the port that port 0 found.
+
+    With `keys`, an authenticator must run on the socket's context (`zmq.auth.thread.ThreadAuthenticator`).
+
+    Raises:
+        UserError: The address is malformed, in use, not of this machine, without its folder, or open to others
+            without keys.
+    """
+    check(address)
+    if not is_local(address) and keys is None:
+        raise UserError(
+            "others could reach this address, and no keys are given", address, "use 127.0.0.1, or give keys"
+        )
+    if keys is not None:
+        sock.curve_publickey, sock.curve_secretkey = _pair(keys / "server.key_secret")
+        sock.curve_server = True
+    if address.startswith("ipc://"):
+        _clear_path(address)
+    _prepare(sock, address)
+    try:
+        sock.bind(_numeric(address))
+    except zmq.ZMQError as error:
+        raise _bind_error(error, address) from None
+    return sock.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> None:
+    """Call `address`; whether anybody is there shows later.
+
+    Raises:
+        UserError: The address is malformed, or a key file is missing.
+    """
+    check(address)
+    if address.endswith(":0"):
+        raise UserError("port 0 cannot be called", address, "take the port that the server printed")
+    if keys is not None:
+        sock.curve_publickey, sock.curve_secretkey = _pair(keys / "client.key_secret")
+        sock.curve_serverkey = _public(keys / "server.key")
+    _prepare(sock, address)
+    try:
+        sock.connect(_numeric(address))
+    except zmq.ZMQError as error:
+        raise UserError(f"cannot call this address: {error}", address, _USE) from None
+
+
+def create_keys(folder: Path) -> None:
+    """Make the keys of one server and one client in `folder`, secrets readable by their owner only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("server", "client"):
+        if (folder / f"{name}.key_secret").exists():
+            raise UserError("keys exist already", str(folder / f"{name}.key_secret"), "choose another folder")
+    mask = os.umask(0o077)
+    try:
+        for name in ("server", "client"):
+            zmq.auth.create_certificates(folder, name)
+    finally:
+        os.umask(mask)
+
+
+def _prepare(sock: zmq.Socket[bytes], address: str) -> None:
+    sock.linger = _LINGER_MS
+    if "[" in address:
+        sock.ipv6 = True
+
+
+def _numeric(address: str) -> str:
+    return address.replace("//localhost:", "//127.0.0.1:")
+
+
+def _pair(path: Path) -> tuple[bytes, bytes]:
+    public, secret = _load(path)
+    if secret is None:
+        raise UserError("a key file without its secret half", str(path), "copy the .key_secret file")
+    return public, secret
+
+
+def _public(path: Path) -> bytes:
+    return _load(path)[0]
+
+
+def _load(path: Path) -> tuple[bytes, bytes | None]:
+    try:
+        return zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read a key: {error}", str(path), "make keys with embodied.wire.addresses.create_keys"
+        ) from None
+
+
+def _clear_path(address: str) -> None:
+    """Refuse what is no free socket path. ZeroMQ would silently unlink a file or a living server's socket."""
+    path = Path(address.removeprefix("ipc://"))
+    if not path.parent.is_dir():
+        raise UserError("the socket's folder does not exist", address, f"make it: mkdir -p {path.parent}")
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise UserError("a file that is no socket is in the way", address, "choose another path, or remove the file")
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)  # left behind by a server that was killed
+            return
+        except OSError as error:
+            raise UserError(
+                f"cannot tell whether a server listens there: {error}", address, "choose another path"
+            ) from None
+    raise UserError("another server listens there", address, "stop it, or choose another path")
+
+
+def _bind_error(error: zmq.ZMQError, address: str) -> UserError | InfrastructureError:
+    if error.errno == errno.EADDRINUSE:
+        port = int(address.rpartition(":")[2])
+        return UserError(f"port {port} is in use{_holder(port)}", address, "stop that process, or choose another port")
+    if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+        return UserError("this machine has no such network address", address, "use 127.0.0.1, or an address of its own")
+    if error.errno == errno.EACCES:
+        return UserError("listening there is not permitted", address, "choose a port above 1023, or a folder of yours")
+    return InfrastructureError(f"cannot listen: {error}", address, "choose another address")
+
+
+def _holder(port: int) -> str:
+    """` by process 12 (python)` where Linux tells, else empty."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                cells = line.split()
+                if int(cells[1].rpartition(":")[2], 16) == port and cells[3] == "0A":
+                    inodes.add(f"socket:[{cells[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if any(str(link.readlink()) in inodes for link in (process / "fd").iterdir()):
+                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
+    return ""

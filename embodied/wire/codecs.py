@@ -1,0 +1,119 @@
+"""Contracts of `embodied.data` and errors as message bodies and arrays, checked on arrival."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import ActionChunk, Observation, Rows
+from embodied.errors import EmbodiedError, InfrastructureError, MessageError
+
+Arrays = dict[str, NDArray[Any]]
+
+_ROW_DTYPES = {name: str(array.dtype) for name, array in Rows.of_bodies(0).arrays().items()}
+_TEXT = 2000
+
+
+def take_array(
+    arrays: Mapping[str, NDArray[Any]], name: str, dtype: str, shape: tuple[int | None, ...]
+) -> NDArray[Any]:
+    """One array of a message; `None` in `shape` takes any size.
+
+    Raises:
+        MessageError: It is missing, or of another dtype or shape.
+    """
+    array = arrays.get(name)
+    if array is None:
+        raise MessageError(f"array {name} is missing", name, "send it")
+    fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+    if array.dtype != np.dtype(dtype) or not fits:
+        raise MessageError(f"array {name} is {array.dtype} {array.shape}", name, f"send {dtype} {shape}")
+    return array
+
+
+def rows_to_arrays(rows: Rows) -> Arrays:
+    """Row vectors as arrays `rows/<name>` of [B]."""
+    return {f"rows/{name}": array for name, array in rows.arrays().items()}
+
+
+def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
+    """The rows of a message, all of one length.
+
+    Raises:
+        MessageError: A vector is missing, or of another dtype or length.
+    """
+    count = len(take_array(arrays, "rows/body", _ROW_DTYPES["body"], (None,)))
+    return Rows(*(take_array(arrays, f"rows/{f.name}", _ROW_DTYPES[f.name], (count,)) for f in fields(Rows)))
+
+
+def observation_to_arrays(observation: Observation) -> Arrays:
+    """Rows, `time` and `stream/<name>` of [B, *shape]."""
+    streams = {f"stream/{name}": array for name, array in observation.streams.items()}
+    return {**rows_to_arrays(observation.rows), "time": observation.time, **streams}
+
+
+def observation_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Observation:
+    """The observation of a message; whether its streams fit a policy is the policy host's to say.
+
+    Raises:
+        MessageError: Rows, time or a stream are missing or differ in their number of rows.
+    """
+    rows = rows_from_arrays(arrays)
+    time = take_array(arrays, "time", "float64", (len(rows),))
+    streams = {}
+    for name, array in arrays.items():
+        if name.startswith("stream/"):
+            if array.shape[:1] != (len(rows),):
+                raise MessageError(
+                    f"{name} has shape {array.shape} for {len(rows)} rows", name, "send one value per row"
+                )
+            streams[name.removeprefix("stream/")] = array
+    return Observation(rows, streams, time)
+
+
+def chunk_to_message(chunk: ActionChunk) -> tuple[dict[str, Any], Arrays]:
+    """Body and arrays of an action chunk."""
+    body = {"policy": chunk.policy, "valid_s": float(chunk.valid_s)}
+    arrays = {name: getattr(chunk, name) for name in ("actions", "log_probs", "values", "versions")}
+    return body, {**rows_to_arrays(chunk.rows), **arrays}
+
+
+def chunk_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ActionChunk:
+    """The action chunk of a message.
+
+    Raises:
+        MessageError: A field is missing, or its type, dtype, shape or number of rows is wrong.
+    """
+    policy, valid_s = body.get("policy"), body.get("valid_s")
+    if not isinstance(policy, str) or not isinstance(valid_s, float) or math.isnan(valid_s):
+        raise MessageError("an action chunk without policy or valid_s", "act", "run the same version on both sides")
+    rows = rows_from_arrays(arrays)
+    actions = take_array(arrays, "actions", "float32", (len(rows), None, None))
+    return ActionChunk(
+        rows,
+        actions,
+        take_array(arrays, "log_probs", "float32", actions.shape),
+        take_array(arrays, "values", "float32", (len(rows),)),
+        take_array(arrays, "versions", "int64", (len(rows),)),
+        policy,
+        valid_s,
+    )
+
+
+def error_from_body(body: Mapping[str, Any]) -> EmbodiedError:
+    """The error that an `error` message carries, of the class its code names."""
+    code, what, where, fix = (str(body.get(name, ""))[:_TEXT] for name in ("code", "what", "where", "fix"))
+    return _by_code().get(code, InfrastructureError)(what, where, fix)
+
+
+def _by_code() -> dict[str, type[EmbodiedError]]:
+    found: dict[str, type[EmbodiedError]] = {}
+    waiting: list[type[EmbodiedError]] = [EmbodiedError]
+    while waiting:
+        kind = waiting.pop()
+        found.setdefault(kind.code, kind)
+        waiting.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,262 @@
+"""One message: a msgpack header frame, then one raw little-endian frame per array.
+
+The header holds `v, kind, id, session, policy, deadline_ms, arrays [[name, dtype, shape]], body`. What arrives is
+checked against `Limits` before anything is allocated for it, and whatever is wrong with it is a `MessageError`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import MessageError
+
+PROTOCOL = 1
+KINDS = frozenset(
+    ["hello", "act", "reset", "outcome", "segment", "push", "credit", "ack", "status", "heartbeat", "error", "bye"],
+)
+DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a receiver takes; a sender with the same limits finds out before it sends.
+
+    ZeroMQ itself bounds one frame (`MAXMSGSIZE`, set to `frame_bytes`) and the number of queued messages, but not the
+    number of frames of one message, so a listener is open to this machine or to peers with keys only.
+
+    Attributes:
+        header_bytes: Length of the header frame.
+        frame_bytes: Length of one array.
+        total_bytes: Length of all arrays of a message.
+        arrays: Number of arrays.
+        ndim: Axes of one array.
+        items: Entries of one list or map in the header.
+        depth: Nesting of the body. A hostile header makes msgpack reserve at most 1024 * `items` * 8 bytes before
+            this is looked at.
+        text: Bytes of one string or byte string in the header.
+        name: Characters of a name: array, session, policy.
+    """
+
+    header_bytes: int = 1 << 22
+    frame_bytes: int = 1 << 28
+    total_bytes: int = 1 << 30
+    arrays: int = 4096
+    ndim: int = 8
+    items: int = 4096
+    depth: int = 16
+    text: int = 1 << 16
+    name: int = 512
+
+
+LIMITS = Limits()
+
+
+@dataclass
+class Message:
+    """What two stations say to each other.
+
+    Attributes:
+        kind: One of `KINDS`.
+        id: Number of the request, 0 to 2^63 - 1; an answer repeats it. 0 for what expects no answer.
+        session: The client's name for itself.
+        policy: Name of the policy concerned, or empty.
+        deadline_ms: How long after sending the answer is of use; 0 for no limit. A duration, since clocks differ.
+        body: Plain values: None, bool, int, float, str, bytes, and lists and string-keyed dictionaries of them.
+        arrays: Name to array of a dtype in `DTYPES`.
+    """
+
+    kind: str
+    id: int = 0
+    session: str = ""
+    policy: str = ""
+    deadline_ms: int = 0
+    body: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Header:
+    """A checked header: a message whose arrays are only announced, as (name, dtype, shape)."""
+
+    message: Message
+    arrays: list[tuple[str, str, tuple[int, ...]]]
+
+
+def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
+    """The frames of a message. Array frames are views of contiguous arrays, which must not change until sent.
+
+    Raises:
+        MessageError: The message is outside `limits`, of an unknown kind, or holds what msgpack cannot carry.
+    """
+    frames: list[Buffer] = []
+    entries: list[list[Any]] = []
+    for name, value in message.arrays.items():
+        if value.dtype.name not in DTYPES:
+            raise MessageError(
+                f"array {name} has dtype {value.dtype}", _where(message), f"send one of {', '.join(DTYPES)}"
+            )
+        array = np.asarray(value, dtype=DTYPES[value.dtype.name], order="C")
+        entries.append([name, value.dtype.name, list(array.shape)])
+        frames.append(array.reshape(-1).view(np.uint8).data)
+    fields = {
+        "v": PROTOCOL,
+        "kind": message.kind,
+        "id": message.id,
+        "session": message.session,
+        "policy": message.policy,
+        "deadline_ms": message.deadline_ms,
+        "arrays": entries,
+        "body": message.body,
+    }
+    _check_fields(fields, limits)
+    try:
+        header: bytes = msgpack.packb(fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MessageError(f"cannot be packed: {error}", _where(message), "send plain values only") from None
+    if len(header) > limits.header_bytes:
+        raise MessageError(f"header of {len(header)} bytes", _where(message), f"at most {limits.header_bytes}")
+    return [header, *frames]
+
+
+def decode(frames: Sequence[Buffer], limits: Limits = LIMITS) -> Message:
+    """The message that frames hold. Its arrays are owned, writable, contiguous copies.
+
+    Raises:
+        MessageError: Anything is malformed or outside `limits`.
+    """
+    if not frames:
+        raise MessageError("a message without frames", "header", "send a header frame first")
+    return decode_arrays(decode_header(frames[0], limits), frames[1:])
+
+
+def decode_header(frame: Buffer, limits: Limits = LIMITS) -> Header:
+    """Check everything that a header says, the sizes of its arrays included; see `decode`."""
+    size = memoryview(frame).nbytes
+    if size > limits.header_bytes:
+        raise MessageError(f"header of {size} bytes", "header", f"at most {limits.header_bytes}")
+    try:
+        fields = msgpack.unpackb(
+            frame,
+            strict_map_key=True,
+            max_str_len=limits.text,
+            max_bin_len=limits.text,
+            max_array_len=limits.items,
+            max_map_len=limits.items,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise MessageError(f"header is not msgpack within limits: {error}", "header", "send a header map") from None
+    if not isinstance(fields, dict) or fields.get("v") != PROTOCOL:
+        spoken = fields.get("v") if isinstance(fields, dict) else None
+        raise MessageError(
+            f"peer speaks protocol {str(spoken)[:20]}, this side {PROTOCOL}",
+            "header",
+            "run the same version on both sides",
+        )
+    entries = _check_fields(fields, limits)
+    message = Message(*(fields[name] for name in ("kind", "id", "session", "policy", "deadline_ms", "body")))
+    return Header(message, entries)
+
+
+def decode_arrays(header: Header, frames: Sequence[Buffer]) -> Message:
+    """Fill a checked header's arrays from its frames; see `decode`."""
+    where = _where(header.message)
+    if len(frames) != len(header.arrays):
+        raise MessageError(
+            f"{len(frames)} array frames for {len(header.arrays)} announced arrays", where, "send one per array"
+        )
+    for (name, dtype, shape), frame in zip(header.arrays, frames, strict=True):
+        wanted, given = math.prod(shape) * DTYPES[dtype].itemsize, memoryview(frame).nbytes
+        if wanted != given:
+            raise MessageError(
+                f"array {name} has {given} bytes, {dtype} {shape} needs {wanted}", where, "send whole arrays"
+            )
+    arrays = {}
+    for (name, dtype, shape), frame in zip(header.arrays, frames, strict=True):
+        view = np.frombuffer(frame, np.uint8)
+        if dtype == "bool" and view.size and view.max() > 1:
+            raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
+        arrays[name] = np.array(view.view(DTYPES[dtype]), dtype=dtype).reshape(shape)
+    header.message.arrays = arrays
+    return header.message
+
+
+def _where(message: Message) -> str:
+    return f"{message.kind} message {message.id}"
+
+
+def _check_fields(fields: Mapping[str, Any], limits: Limits) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Check a header's fields on both sides alike; returns the announced arrays."""
+    for name, kind in (("kind", str), ("id", int), ("session", str), ("policy", str), ("deadline_ms", int),
+                       ("arrays", list), ("body", dict)):  # fmt: skip
+        if type(fields.get(name)) is not kind:
+            raise MessageError(f"header field {name} is no {kind.__name__}", "header", "send every field with its type")
+    if fields["kind"] not in KINDS:
+        raise MessageError(
+            f"unknown message kind {fields['kind'][:20]!r}", "header", f"known: {', '.join(sorted(KINDS))}"
+        )
+    for name in ("id", "deadline_ms"):
+        if not 0 <= fields[name] < 1 << 63:
+            raise MessageError(f"header field {name} is out of range", "header", "send 0 to 2^63 - 1")
+    for name in ("session", "policy"):
+        if len(fields[name]) > limits.name:
+            raise MessageError(f"header field {name} is too long", "header", f"at most {limits.name} characters")
+    _check_body(fields["body"], limits)
+    return _check_entries(fields["arrays"], limits)
+
+
+def _check_entries(entries: list[Any], limits: Limits) -> list[tuple[str, str, tuple[int, ...]]]:
+    if len(entries) > limits.arrays:
+        raise MessageError(f"{len(entries)} arrays in one message", "header", f"at most {limits.arrays}")
+    checked: list[tuple[str, str, tuple[int, ...]]] = []
+    names, total = set(), 0
+    for entry in entries:
+        if not (isinstance(entry, list) and len(entry) == 3):
+            raise MessageError("an array is not announced as [name, dtype, shape]", "header", "send all three")
+        name, dtype, shape = entry
+        if type(name) is not str or not 0 < len(name) <= limits.name or name in names:
+            raise MessageError("an array's name is missing, too long or used twice", "header", "name each array once")
+        if type(dtype) is not str or dtype not in DTYPES:
+            raise MessageError(f"array {name} has an unknown dtype", "header", f"send one of {', '.join(DTYPES)}")
+        if type(shape) is not list or len(shape) > limits.ndim or not all(type(n) is int and n >= 0 for n in shape):
+            raise MessageError(
+                f"array {name} has no shape of up to {limits.ndim} axes", "header", "send a list of sizes"
+            )
+        # Zeros count as ones, since numpy refuses shapes whose other axes overflow.
+        size = math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize
+        total += size
+        if size > limits.frame_bytes:
+            raise MessageError(
+                f"array {name} of {size} bytes", "header", f"at most {limits.frame_bytes} bytes per array"
+            )
+        if total > limits.total_bytes:
+            raise MessageError(f"arrays of {total} bytes in all", "header", f"at most {limits.total_bytes} per message")
+        names.add(name)
+        checked.append((name, dtype, tuple(shape)))
+    return checked
+
+
+def _check_body(body: dict[str, Any], limits: Limits) -> None:
+    level: list[Any] = [body]
+    for _ in range(limits.depth):
+        below: list[Any] = []
+        for node in level:
+            if type(node) is dict and not all(type(key) is str for key in node):
+                raise MessageError("the body holds a key that is no string", "header", "use string keys")
+            if type(node) in (dict, list, tuple) and len(node) > limits.items:
+                raise MessageError(
+                    f"the body holds {len(node)} items in one place", "header", f"at most {limits.items}"
+                )
+            values = node.values() if type(node) is dict else node
+            below.extend(value for value in values if type(value) in (dict, list, tuple))
+        if not below:
+            return
+        level = below
+    raise MessageError("the body is nested too deeply", "header", f"at most {limits.depth} levels")
