@@ -28,7 +28,7 @@ class Panda:
         Stream("joint_vel", (7,), unit="rad/s"),
         Stream("ee_pos", (3,), unit="m", frame="base"),
     )
-    fields = ("qpos", "qvel", "site_xpos")
+    fields: tuple[str, ...] = ("qpos", "qvel", "site_xpos")
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.chain = load_chain(description_path("panda"))

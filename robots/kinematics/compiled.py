@@ -12,10 +12,10 @@ Array = NDArray[np.float64]
 def damped_step(chain: Chain, q: Array, target_pos: Array, target_rot: Array, damping: float, pull: float) -> Array:
     """As `inverse.damped_step_numpy`."""
     out = np.empty((len(q), len(chain)))
+    q, target_pos, target_rot = (np.ascontiguousarray(values) for values in (q, target_pos, target_rot))
     _damped_steps(
         chain.offset_pos, chain.offset_rot, chain.axis, chain.tip_pos, chain.tip_rot, chain.lower, chain.upper,
-        chain.home, np.ascontiguousarray(q), np.ascontiguousarray(target_pos), np.ascontiguousarray(target_rot), damping, pull,
-        out,
+        chain.home, q, target_pos, target_rot, damping, pull, out,
     )  # fmt: skip
     return out
 

@@ -32,7 +32,7 @@ class LiftCube:
     substeps = 10
     action_limit = np.array([STEP_M, STEP_M, STEP_M, 1.0], np.float32)
     memory_size = 7
-    fields = Panda.fields
+    fields: tuple[str, ...] = Panda.fields
 
     def __init__(self, reward: str = "dense") -> None:
         self.reward_kind = check_reward(reward, "lift_cube")

@@ -27,7 +27,7 @@ class Reach:
     substeps = 10
     action_limit = np.full(7, STEP_RAD, np.float32)
     memory_size = 3
-    fields = (*Panda.fields, "mocap_pos")
+    fields: tuple[str, ...] = (*Panda.fields, "mocap_pos")
 
     def __init__(self, reward: str = "dense") -> None:
         self.reward_kind = check_reward(reward, "reach")
