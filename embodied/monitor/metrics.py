@@ -111,7 +111,7 @@ class MetricsWriter:
         for name in values:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"metric {name!r} is not named role/metric")
-        if any(name not in self._header for name in values):
+        if not self._header or any(name not in self._header for name in values):
             self._widen(values)
         row = {STEP: step, **values}
         line = ",".join(format_number(row[name]) if name in row else "" for name in self._header)

@@ -1,0 +1,245 @@
+"""The house's order: which room may import which, what a base install is enough for, and how long a file may get."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("embodied", "policies", "simulators", "robots")
+
+# Longest prefix wins. A module imports its own room, or rooms of a lower rank.
+RANKS = {
+    "embodied": 0,
+    "embodied.spec": 0,
+    "embodied.data": 0,
+    "embodied.errors": 0,
+    "embodied.noise": 0,
+    "embodied.files": 0,
+    "embodied.wire": 1,
+    "embodied.client": 1,
+    "embodied.weights": 1,
+    "embodied.buffer": 1,
+    "embodied.rewards": 1,
+    "embodied.monitor": 1,
+    "robots.descriptions": 1,
+    "robots.kinematics": 1,
+    "robots.safety": 1,
+    "policies": 2,
+    "simulators": 2,
+    "robots": 2,
+    "embodied.serving": 3,
+    "embodied.rollout": 3,
+    "embodied.learning": 3,
+    "embodied.runtime": 4,
+    "embodied.cli": 5,
+}
+SAME_RANK = {("embodied.client", "embodied.wire"), ("robots.kinematics", "robots.descriptions")}
+BASE = {room for room, rank in RANKS.items() if rank == 0}
+# The actor gets a stopwatch; what reads the rest of the monitor is the runtime and the command line.
+MONITOR_READERS = {"embodied.runtime", "embodied.cli"}
+STOPWATCH = ("embodied.rollout", "embodied.monitor.timing")
+
+# Third-party packages that stay in some rooms.
+CONFINED = {
+    "torch": {"policies", "embodied.serving", "embodied.learning", "embodied.runtime"},
+    "mujoco": {"simulators"},
+    "ray": {"embodied.runtime"},
+    "gymnasium": {"simulators"},
+    "tensorboard": {"embodied.monitor"},
+    "matplotlib": {"embodied.monitor"},
+}
+EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensorboard", "matplotlib", "imageio")
+# Parts of rooms that only an extra makes usable; their room imports them where they are asked for.
+OPTIONAL = ("robots.kinematics.compiled",)
+LINES = 400
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every module of the packages: dotted name and file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def room(module: str) -> str:
+    """The room a module lies in: the longest known prefix."""
+    parts = module.split(".")
+    for count in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:count])) in RANKS:
+            return name
+    raise AssertionError(f"{module} lies in no room")
+
+
+def imported(tree: ast.AST, module: str, is_package: bool, known: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import, those within functions too; relative ones resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".") if is_package else module.split(".")[:-1]
+            prefix = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*prefix, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield node.lineno, inner if inner in known else base
+
+
+def imports() -> list[tuple[str, Path, int, str]]:
+    modules = list(sources())
+    known = {name for name, _ in modules}
+    return [
+        (name, path, line, target)
+        for name, path in modules
+        for line, target in imported(ast.parse(path.read_text()), name, path.name == "__init__.py", known)
+    ]
+
+
+def allowed(importer: str, target: str) -> bool:
+    mine, theirs = room(importer), room(target)
+    if mine == theirs or (mine in BASE and theirs in BASE):
+        return True
+    if theirs == "embodied.monitor":
+        return mine in MONITOR_READERS or (mine, target) == STOPWATCH
+    if mine == "embodied.monitor":
+        return theirs in BASE
+    return RANKS[theirs] < RANKS[mine] or (mine, theirs) in SAME_RANK
+
+
+def test_imports_run_one_way() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {target}"
+        for name, path, line, target in imports()
+        if target.split(".")[0] in PACKAGES and not allowed(name, target)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_heavy_packages_stay_in_their_rooms() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {target}"
+        for name, path, line, target in imports()
+        if (package := target.split(".")[0]) in CONFINED and room(name) not in CONFINED[package]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "target", "may"),
+    [
+        ("embodied.wire.message", "embodied.errors", True),
+        ("embodied.client.client", "embodied.wire.message", True),
+        ("embodied.wire.message", "embodied.client.client", False),
+        ("embodied.weights.manifest", "embodied.wire", False),
+        ("robots.kinematics.chain", "robots.guard", False),
+        ("simulators.tasks.reach", "robots.kinematics.chain", True),
+        ("policies.mlp", "simulators.tasks.reach", False),
+        ("embodied.learning.ppo", "policies.mlp", True),
+        ("embodied.learning.ppo", "embodied.rollout.actor", False),
+        ("embodied.rollout.actor", "embodied.monitor.stats", False),
+        ("embodied.rollout.actor", "embodied.monitor.timing", True),
+        ("embodied.monitor.metrics", "embodied.wire", False),
+        ("embodied.runtime.inline", "embodied.monitor.stats", True),
+        ("embodied.errors", "embodied.data", True),
+        ("embodied.data", "embodied.wire", False),
+    ],
+)
+def test_the_rule_itself(importer: str, target: str, may: bool) -> None:
+    assert allowed(importer, target) is may
+
+
+def test_imports_within_functions_and_relative_ones_are_seen() -> None:
+    code = "def f():\n    from ..wire import message\n    import torch.nn\nfrom . import local\n"
+    known = {"embodied.wire.message", "embodied.client.local"}
+    found = set(imported(ast.parse(code), "embodied.client.client", False, known))
+    assert found == {(2, "embodied.wire.message"), (3, "torch.nn"), (4, "embodied.client.local")}
+
+
+def import_all(package: str) -> str:
+    """Code that imports every file of a package but the optional ones."""
+    names = [name for name, _ in sources() if f"{name}.".startswith(f"{package}.") and name not in OPTIONAL]
+    return "".join(f"import {name}\n" for name in names)
+
+
+def run_without(blocked: tuple[str, ...], code: str) -> str:
+    """Run code in a fresh interpreter in which the top-level packages `blocked` cannot be imported."""
+    program = textwrap.dedent(f"""
+        import sys
+
+        class Block:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in {blocked!r}:
+                    raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+
+        sys.meta_path.insert(0, Block())
+    """)
+    done = subprocess.run([sys.executable, "-c", program + code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["robots", "robots.kinematics", "embodied.client", "embodied.wire", "embodied.buffer", "embodied.weights"],
+)
+def test_base_install_imports(module: str) -> None:
+    """With every file of the room, on what a robot PC has installed."""
+    run_without(EXTRAS, import_all(module))
+
+
+def test_base_install_has_the_command() -> None:
+    assert "doctor" in run_without(EXTRAS, "from embodied.cli.main import run\nrun(['--help'])")
+
+
+def test_kinematics_pulls_in_no_other_room() -> None:
+    listing = f"import sys; print(*[name for name in sys.modules if name.split('.')[0] in {PACKAGES!r}])"
+    loaded = {room(name) for name in run_without(EXTRAS, import_all("robots.kinematics") + listing).split()}
+    # `robots` itself is an empty file, which Python has to load on the way.
+    assert loaded <= BASE | {"robots", "robots.kinematics"}
+    assert (ROOT / "robots" / "__init__.py").read_text().strip() == ""
+
+
+def test_packages_say_what_they_are_for() -> None:
+    for name, path in sources():
+        if path.name == "__init__.py" and name != "robots":
+            assert ast.get_docstring(ast.parse(path.read_text())), f"{name} has no docstring"
+
+
+def test_files_stay_short() -> None:
+    files = [path for folder in (*PACKAGES, "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    long = {str(p.relative_to(ROOT)): n for p in files if (n := len(p.read_text().splitlines())) > LINES}
+    assert not long, f"files longer than {LINES} lines: {long}"
+
+
+def test_test_names_are_unique() -> None:
+    """Without __init__.py in tests, pytest needs unique basenames."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+@pytest.mark.slow
+def test_wheel_is_complete(tmp_path: Path) -> None:
+    """A wheel holds every module, every config and every robot description."""
+    tree = tmp_path / "tree"
+    skip = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=skip)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w"]
+    done = subprocess.run([*command, str(tmp_path), str(tree)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("embodied_rl-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = [path for package in PACKAGES for path in (tree / package).rglob("*") if path.suffix in (".py", ".xml")]
+    wanted = {str(path.relative_to(tree)) for path in files}
+    wanted |= {f"embodied/{path.relative_to(tree)}" for path in (tree / "configs").rglob("*.yaml")}
+    assert any(re.search(r"configs/task/.*\.yaml", name) for name in wanted)
+    assert wanted <= held, sorted(wanted - held)
+    assert not any(name.startswith("tests/") for name in held)

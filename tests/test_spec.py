@@ -1,0 +1,145 @@
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied.errors import MessageError, SpecMismatch
+from embodied.spec import ROTATIONS, STREAM_DTYPES, AgentSpec, BodySpec, PolicySpec, Stream, match
+
+names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
+streams = st.builds(
+    Stream,
+    name=names,
+    shape=st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    dtype=st.sampled_from(STREAM_DTYPES),
+    unit=st.sampled_from(["", "rad", "m", "m/s", "1"]),
+    frame=st.sampled_from(["", "base", "world"]),
+    rotation=st.sampled_from(ROTATIONS),
+    rate_hz=st.sampled_from([0.0, 20.0, 1000.0]),
+)
+stream_sets = st.lists(streams, max_size=5, unique_by=lambda s: s.name).map(tuple)
+agents = st.builds(AgentSpec, observations=stream_sets, actions=stream_sets)
+
+JOINTS = Stream("joint_pos", (7,), unit="rad")
+IMAGE = Stream("front", (64, 64, 3), "uint8", rate_hz=20.0)
+POSE = Stream("tcp_quat", (4,), frame="base", rotation="quat_wxyz")
+ACTION = Stream("joint_delta", (8,), unit="rad")
+BODY = BodySpec("reach", {"robot": AgentSpec((JOINTS, IMAGE, POSE), (ACTION,))}, control_hz=20.0, episode_steps=60)
+POLICY = PolicySpec("mlp", AgentSpec((JOINTS,), (ACTION,)))
+
+CHANGED: dict[str, Any] = {
+    "shape": (5,),
+    "dtype": "int32",
+    "unit": "deg",
+    "frame": "world",
+    "rotation": "rotvec",
+    "rate_hz": 50.0,
+}
+
+
+@given(stream_sets, st.data())
+def test_any_part_of_an_offer_fits(offers: tuple[Stream, ...], data: st.DataObject) -> None:
+    needs = tuple(data.draw(st.permutations([s for s in offers if data.draw(st.booleans())])))
+    match(needs, offers, "policy", "body")
+
+
+@given(stream_sets)
+def test_fields_left_empty_are_not_compared(offers: tuple[Stream, ...]) -> None:
+    match(tuple(Stream(s.name, s.shape, s.dtype) for s in offers), offers, "policy", "body")
+
+
+@given(streams, st.sampled_from(sorted(CHANGED)))
+def test_a_field_that_differs_is_named(offer: Stream, field: str) -> None:
+    need = replace(offer, **{field: CHANGED[field]})
+    if getattr(need, field) == getattr(offer, field):
+        return
+    with pytest.raises(SpecMismatch) as caught:
+        match((need,), (offer,), "policy mlp", "task reach")
+    assert caught.value.where == f"stream {offer.name}, field {field}"
+    assert repr(CHANGED[field]) in caught.value.what
+    assert repr(getattr(offer, field)) in caught.value.what
+
+
+def test_a_stream_that_is_not_offered_is_named() -> None:
+    with pytest.raises(SpecMismatch, match=r"policy mlp needs stream joint_vel.*did you mean joint_pos"):
+        match((Stream("joint_vel", (7,)),), (JOINTS, IMAGE), "policy mlp", "task reach")
+
+
+def test_a_policy_fits_its_body() -> None:
+    POLICY.check_body(BODY)
+
+
+@pytest.mark.parametrize(
+    ("policy", "agent", "says"),
+    [
+        (POLICY, "left", "has no agent left"),
+        (PolicySpec("mlp", AgentSpec((replace(JOINTS, unit="deg"),), (ACTION,))), "robot", "unit 'deg'"),
+        (PolicySpec("mlp", AgentSpec((JOINTS,), ())), "robot", "joint_delta"),
+        (PolicySpec("mlp", AgentSpec((JOINTS,), (ACTION, Stream("gripper", (1,))))), "robot", "9 action numbers"),
+    ],
+)
+def test_a_policy_for_another_body_is_refused(policy: PolicySpec, agent: str, says: str) -> None:
+    with pytest.raises(SpecMismatch, match=says):
+        policy.check_body(BODY, agent)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"name": ""}, {"name": "robot/joint_pos"}, {"dtype": "float64"}, {"dtype": "object"}, {"rotation": "quat"}]
+)
+def test_streams_are_checked_when_made(bad: dict[str, str]) -> None:
+    with pytest.raises(SpecMismatch):
+        Stream(**{"name": "x", "shape": (1,), **bad})  # type: ignore[arg-type]
+
+
+@given(agents)
+def test_agent_specs_survive_a_dictionary(spec: AgentSpec) -> None:
+    back = AgentSpec.from_dict(spec.to_dict())
+    assert back == spec
+    assert back.hash == spec.hash
+    assert spec.action_dim == sum(s.size for s in spec.actions)
+
+
+def test_body_and_policy_specs_survive_a_dictionary() -> None:
+    assert BodySpec.from_dict(BODY.to_dict()) == BODY
+    policy = replace(POLICY, chunk=8, execute=4, extra={"hidden": [128, 128], "name": "tanh"})
+    assert PolicySpec.from_dict(policy.to_dict()) == policy
+
+
+@given(agents, streams)
+def test_the_hash_changes_with_the_spec(spec: AgentSpec, extra: Stream) -> None:
+    assert replace(spec, observations=(*spec.observations, extra)).hash != spec.hash
+    assert len(spec.hash) == 12
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(json_values)
+def test_what_is_no_spec_is_a_message_error(value: Any) -> None:
+    for cls in (AgentSpec, BodySpec, PolicySpec):
+        with pytest.raises(MessageError):
+            cls.from_dict(value)
+
+
+@given(st.sampled_from(["name", "shape", "dtype", "unit", "frame", "rotation", "rate_hz", "other"]), json_values)
+def test_a_stream_with_one_wrong_field(field: str, value: Any) -> None:
+    """Bytes from a peer: whatever stands in a field, nothing but the project's own errors comes out."""
+    spec = POLICY.agent.to_dict()
+    spec["observations"][0][field] = value
+    with suppress(MessageError, SpecMismatch):
+        AgentSpec.from_dict(spec)
+
+
+@pytest.mark.parametrize("field", ["agents", "task", "control_hz"])
+def test_a_body_spec_without_a_field(field: str) -> None:
+    body = BODY.to_dict()
+    del body[field]
+    with pytest.raises(MessageError, match=field):
+        BodySpec.from_dict(body)
