@@ -1,0 +1,280 @@
+"""Whole episodes out of segments."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.buffer.packing import pack_arrays, unpack_arrays
+from embodied.data import Episode, Outcome, Segment, Track
+from embodied.errors import DataError
+from embodied.spec import BodySpec
+
+Arrays = dict[str, NDArray[Any]]
+
+STEPS = ("k", "rewards", "reward_status", "terminated", "truncated", "source", "trainable", "applied")
+DECISIONS = ("actions", "log_probs", "executed", "values", "versions")
+_STREAM, _DRAWN = "obs/", "drawn/"
+_SAVED = (
+    "mode", "body", "number", "counted", "policy", "agent", "task", "seed", "reward_versions", "segments",
+)  # fmt: skip
+
+
+@dataclass
+class _Open:
+    """An episode whose end has not been seen. Its pieces are one per segment, each a dictionary of arrays."""
+
+    mode: str
+    body: int
+    number: int
+    counted: int
+    policy: str
+    agent: str
+    task: str
+    seed: int
+    state: NDArray[np.float64]
+    drawn: Arrays
+    reward_versions: list[str] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
+    steps: int = 0
+    decisions: int = 0
+    pieces: list[Arrays] = field(default_factory=list)
+
+
+class EpisodeAssembler:
+    """Joins what segments carry of each body into episodes.
+
+    Segments of one body and mode come in order. An episode whose start was not seen, or of which a part is missing, is
+    dropped and counted. What a body does between the end of an episode and the next start belongs to none.
+
+    Args:
+        spec: Of the bodies; stored with every episode.
+        attempt: Which start of the run this is; keeps ids unique over resumes.
+
+    Attributes:
+        dropped: Episodes lost so far.
+    """
+
+    def __init__(self, spec: BodySpec, attempt: int) -> None:
+        self.spec, self.attempt = spec.to_dict(), attempt
+        self.dropped = 0
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._last: dict[tuple[str, int], int] = {}
+        self._early: dict[tuple[str, int], tuple[int, NDArray[np.float64], Arrays]] = {}
+
+    def add(self, segment: Segment) -> list[Episode]:
+        """Take T steps of B rows; the episodes that ended in them, ordered by row, then time.
+
+        Raises:
+            DataError: A row or an episode begins without a decision, so that its steps point outside.
+        """
+        length, width = segment.rewards.shape
+        if not length:
+            return []
+        bodies = segment.rows.body[0].tolist()
+        events = _events(segment, bodies)
+        if segment.k[0].any() or any(
+            i >= 0 and t < length and segment.k[t, b] for b, e in enumerate(events) for t, i in e
+        ):
+            raise DataError("a row begins within a chunk", f"segment {segment.id}", "begin segments with a decision")
+        cut = _Cut(segment)
+        done: list[Episode] = []
+        for b in range(width):
+            key = segment.mode, bodies[b]
+            if key in self._early:
+                self._begin(key, segment, self._early.pop(key), 0, b)
+            self._continue(key, segment, b)
+            since = 0
+            for t, index in events[b]:
+                if index >= 0 and t == length:
+                    self._early[key] = _start(segment, index)
+                elif index >= 0:
+                    self._begin(key, segment, _start(segment, index), t, b)
+                    since = t
+                elif (episode := self._open.pop(key, None)) is not None:
+                    _extend(episode, segment, cut.piece(since, t + 1, b))
+                    done.append(self._finish(episode, segment, Outcome(int(segment.outcomes[t, b])), -index - 1))
+                else:
+                    self.dropped += 1
+            if key in self._open:
+                _extend(self._open[key], segment, cut.piece(since, length, b))
+        return done
+
+    def _begin(self, key: tuple[str, int], segment: Segment, start: tuple[int, Any, Arrays], t: int, b: int) -> None:
+        if self._open.pop(key, None) is not None:
+            self.dropped += 1
+        # Bodies that are made anew, such as those of another evaluation, count from 0 again; ids must not.
+        counted = int(segment.rows.episode[t, b])
+        number = max(counted, self._last.get(key, -1) + 1)
+        self._last[key] = number
+        seed, state, drawn = start
+        self._open[key] = _Open(*key, number, counted, segment.policy, segment.agent, segment.task, seed, state, drawn)
+
+    def _continue(self, key: tuple[str, int], segment: Segment, b: int) -> None:
+        """Drop the open episode of a body unless the segment goes on where the last one stopped."""
+        episode = self._open.get(key)
+        if episode is None:
+            return
+        fits = int(segment.rows.seq[0, b]) == episode.steps and int(segment.rows.episode[0, b]) == episode.counted
+        if episode.pieces:
+            last = episode.pieces[-1]
+            fits &= last["actions"].shape[1:] == segment.actions.shape[2:] and episode.agent == segment.agent
+            fits &= {n for n in last if n.startswith(_STREAM)} == {_STREAM + n for n in segment.observations}
+        if not fits:
+            del self._open[key]
+            self.dropped += 1
+
+    def _finish(self, episode: _Open, segment: Segment, outcome: Outcome, final: int) -> Episode:
+        arrays = {name: _join([piece[name] for piece in episode.pieces]) for name in episode.pieces[0]}
+        observations = {
+            name.removeprefix(_STREAM): np.concatenate(
+                [value, segment.final[name.removeprefix(_STREAM)][final : final + 1]]
+            )
+            for name, value in arrays.items()
+            if name.startswith(_STREAM)
+        }
+        columns = {name: arrays[name] for name in (*STEPS, *DECISIONS, "decision", "segment", "seq")}
+        return Episode(
+            id=f"{episode.mode}-{self.attempt}-{episode.body:04d}-{episode.number:06d}",
+            task=episode.task,
+            mode=episode.mode,
+            policy=episode.policy,
+            reward_version="+".join(episode.reward_versions),
+            seed=episode.seed,
+            outcome=outcome,
+            spec=self.spec,
+            agents={episode.agent: Track(observations=observations, **columns)},
+            initial_state=episode.state,
+            drawn=episode.drawn,
+            segments=episode.segments,
+        )
+
+    def state(self) -> Arrays:
+        """The open episodes and counters for a checkpoint: arrays of bytes, `data` and `meta`, which is JSON."""
+        arrays: Arrays = {}
+        opened, early = [], []
+        for n, episode in enumerate(self._open.values()):
+            joined = {name: _join([p[name] for p in episode.pieces]) for name in (episode.pieces or [{}])[0]}
+            arrays |= {f"{n}/{name}": value for name, value in joined.items()}
+            arrays |= {f"{n}/state": episode.state} | {f"{n}/drawn/{k}": v for k, v in episode.drawn.items()}
+            opened.append({name: getattr(episode, name) for name in _SAVED})
+        for n, (key, (seed, state, drawn)) in enumerate(self._early.items()):
+            early.append([*key, seed])
+            arrays |= {f"early/{n}/state": state} | {f"early/{n}/drawn/{k}": v for k, v in drawn.items()}
+        table, data = pack_arrays(arrays)
+        last = [[*key, number] for key, number in self._last.items()]
+        meta = {"open": opened, "early": early, "last": last, "dropped": self.dropped, "arrays": table}
+        return {
+            "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8).copy(),
+            "data": np.frombuffer(data, np.uint8).copy(),
+        }
+
+    def load(self, state: Arrays) -> None:
+        """Take up what `state` gave; the ids of another attempt number anew.
+
+        Raises:
+            DataError: It is not such a state.
+        """
+        try:
+            meta = json.loads(np.asarray(state["meta"], np.uint8).tobytes())
+            arrays = _nested(unpack_arrays(meta["arrays"], np.asarray(state["data"], np.uint8).tobytes()))
+            opened = [_Open(**row, **_restored(arrays[f"{n}"])) for n, row in enumerate(meta["open"])]
+            early = {}
+            for n, (mode, body, seed) in enumerate(meta["early"]):
+                start = _restored(arrays[f"early/{n}"])
+                early[mode, body] = seed, start["state"], start["drawn"]
+            last = {(mode, body): number for mode, body, number in meta["last"]}
+            dropped = int(meta["dropped"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"no state of an episode assembler: {error}", "checkpoint", "resume from another") from None
+        self._open = {(episode.mode, episode.body): episode for episode in opened}
+        self._early, self._last, self.dropped = early, last, dropped
+
+
+class _Cut:
+    """Slices a segment into pieces of one row, copied, so that no episode keeps a segment in memory."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._steps = {name: getattr(segment, name) for name in STEPS}
+        self._steps |= {_STREAM + name: value for name, value in segment.observations.items()}
+        self._decisions = {name: getattr(segment, name) for name in DECISIONS}
+        self._begins = segment.k == 0
+        self._count = np.cumsum(self._begins, axis=0, dtype=np.int32)
+
+    def piece(self, since: int, until: int, b: int) -> Arrays:
+        """Steps [since, until) of row b; `decision` and `seq` count from the piece's begin."""
+        at = np.flatnonzero(self._begins[since:until, b])
+        piece = {name: value[since:until, b].copy() for name, value in self._steps.items()}
+        piece |= {name: value[at + since, b] for name, value in self._decisions.items()}
+        count = self._count[since:until, b]
+        piece["decision"] = count - count[:1]
+        piece["seq"] = at.astype(np.int32)
+        return piece
+
+
+def _events(segment: Segment, bodies: list[int]) -> list[list[tuple[int, int]]]:
+    """Per row, in order of time, what happens: (t, i >= 0) start i before step t; (t, -i - 1) end i with step t."""
+    events: list[list[tuple[int, int]]] = [[] for _ in bodies]
+    row = {body: b for b, body in enumerate(bodies)}
+    if segment.starts is not None:
+        for i, (t, body) in enumerate(zip(segment.start_at.tolist(), segment.starts.ids.tolist(), strict=True)):
+            if body not in row:
+                raise DataError(
+                    f"an episode starts on body {body}, which has no row", f"segment {segment.id}", "name rows"
+                )
+            events[row[body]].append((t, i))
+    for i, (t, b) in enumerate(segment.final_at.tolist()):
+        events[b].append((t, -i - 1))
+    for each in events:
+        each.sort(key=lambda event: (event[0], event[1] < 0))
+    return events
+
+
+def _start(segment: Segment, index: int) -> tuple[int, NDArray[np.float64], Arrays]:
+    starts = segment.starts
+    if starts is None:
+        raise DataError("no starts", f"segment {segment.id}", "record them")
+    return (
+        int(starts.seeds[index]),
+        starts.state[index].copy(),
+        {n: np.array(v[index]) for n, v in starts.drawn.items()},
+    )
+
+
+def _extend(episode: _Open, segment: Segment, piece: Arrays) -> None:
+    if segment.id not in episode.segments:
+        episode.segments.append(segment.id)
+    if segment.reward_version not in episode.reward_versions:
+        episode.reward_versions.append(segment.reward_version)
+    steps = len(piece["k"])
+    piece["segment"] = np.full(steps, len(episode.segments) - 1, np.int32)
+    piece["decision"] += episode.decisions
+    piece["seq"] += episode.steps
+    episode.pieces.append(piece)
+    episode.steps += steps
+    episode.decisions += len(piece["seq"])
+
+
+def _join(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _nested(arrays: Arrays) -> dict[str, Arrays]:
+    """Arrays by their episode: `7/k` and `early/7/state` belong to `7` and `early/7`."""
+    out: dict[str, Arrays] = {}
+    for name, value in arrays.items():
+        parts = name.split("/")
+        depth = 2 if parts[0] == "early" else 1
+        out.setdefault("/".join(parts[:depth]), {})["/".join(parts[depth:])] = value
+    return out
+
+
+def _restored(arrays: Arrays) -> dict[str, Any]:
+    """The arrays of one episode as arguments of `_Open`."""
+    drawn = {name.removeprefix(_DRAWN): arrays.pop(name) for name in list(arrays) if name.startswith(_DRAWN)}
+    out: dict[str, Any] = {"state": arrays.pop("state"), "drawn": drawn}
+    if arrays:
+        out |= {"pieces": [arrays], "steps": len(arrays["k"]), "decisions": len(arrays["seq"])}
+    return out

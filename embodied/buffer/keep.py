@@ -1,0 +1,31 @@
+"""Which episodes are worth their disk space."""
+
+from collections.abc import Iterable
+
+from embodied.data import Episode, Outcome
+from embodied.errors import ConfigError, nearest
+
+RULES = ("evaluation", "demonstration", "failure", "success", "all")
+DEFAULT = ("evaluation", "demonstration", "failure")
+TRAINING = "train"
+
+
+def check_rules(rules: Iterable[str]) -> frozenset[str]:
+    """The rules as a set; an episode is kept if any of them holds.
+
+    `evaluation` and `demonstration` are modes; `success` is that outcome and `failure` every other one, whatever the
+    mode; `all` keeps everything.
+
+    Raises:
+        ConfigError: A rule is unknown.
+    """
+    chosen = frozenset(rules)
+    for rule in sorted(chosen - set(RULES)):
+        raise ConfigError(f"unknown rule {rule!r}", "episodes.keep", nearest(rule, RULES))
+    return chosen
+
+
+def wanted(episode: Episode, rules: frozenset[str]) -> bool:
+    """Whether the rules keep an episode."""
+    outcome = "success" if episode.outcome == Outcome.SUCCESS else "failure"
+    return not rules.isdisjoint(("all", episode.mode, outcome))
