@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 import embodied
+from embodied.errors import ConfigError
 
 DISTRIBUTION = "embodied-rl"
 EXTRAS = ("sim", "serve", "train", "ray", "view")
@@ -136,14 +137,20 @@ def check_shared_memory() -> list[Check]:
 
 
 def check_gl() -> list[Check]:
-    if not importlib.util.find_spec("mujoco"):
-        return [Check("GL", "warn", "not tried: no mujoco", "pip install 'embodied-rl[sim]'")]
+    if not all(map(importlib.util.find_spec, ("mujoco", "numba"))):
+        return [Check("GL", "warn", "not tried without mujoco and numba", "pip install 'embodied-rl[sim]'")]
     from simulators.render.gl import GL_HINT, find_gl
 
-    backend = find_gl()
-    if not backend:
-        return [Check("GL", "warn", "none: videos are drawn by the ray caster", GL_HINT)]
-    return [Check("GL", "ok", backend)]
+    try:
+        backend = find_gl()
+    except ConfigError as error:
+        return [Check("GL", "fail", error.what, error.fix)]
+    if backend:
+        return [Check("GL", "ok", backend)]
+    if os.environ.get("EMBODIED_GL"):
+        found = f"none, with EMBODIED_GL={os.environ['EMBODIED_GL']}: the ray caster draws"
+        return [Check("GL", "warn", found, "unset EMBODIED_GL")]
+    return [Check("GL", "warn", "none: the ray caster draws", GL_HINT)]
 
 
 def _installed(requirement: Requirement) -> str:

@@ -9,28 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.errors import UserError
 from embodied.files import write_bytes
+from embodied.monitor.metrics import FILE as METRICS
 from embodied.monitor.metrics import read_metrics
 from embodied.monitor.stats import wilson
 
 FILE = "success.png"
 
 ENV_STEPS = "rollout/env_steps"
-ELAPSED = "wall/elapsed_s"
+ELAPSED = "wall/s"
 ROLLOUT = ("rollout/success_rate", "rollout/episodes")
-EVALUATION = ("evaluation/success_rate", "evaluation/episodes")
+EVALUATION = ("eval/success_rate", "eval/episodes")
 
 _INK, _MUTED, _ROLLOUT, _EVALUATION = "#1f2933", "#7b8794", "#2f6fb2", "#d1602b"
 
 Column = NDArray[np.float64]
-
-
-def missing_matplotlib() -> str:
-    """One line that says how to get plots, empty where matplotlib is installed."""
-    if importlib.util.find_spec("matplotlib"):
-        return ""
-    return "no success.png: matplotlib is not installed: pip install 'embodied-rl[view]'"
 
 
 def success_points(metrics: dict[str, list[float]], names: tuple[str, str]) -> dict[str, Column]:
@@ -51,26 +44,27 @@ def success_points(metrics: dict[str, list[float]], names: tuple[str, str]) -> d
     return {"steps": steps, "seconds": seconds, "rate": rate, "low": low, "high": high}
 
 
-def plot_success(metrics_csv: Path, picture: Path, title: str = "", target: float | None = None) -> None:
-    """Draw a run's success curve.
+def plot_success(folder: Path, title: str = "", target: float | None = None) -> str:
+    """Draw a run's success curve into its folder.
 
     Args:
-        metrics_csv: The run's metrics, with the columns named at the head of this file.
-        picture: The PNG to write.
-        title: Stands above the plot.
+        folder: The run, whose metrics have the columns named at the head of this file.
+        title: Stands above the plot; the run's name by default.
         target: Success rate the run aims at, drawn as a line.
 
+    Returns:
+        Empty, or one line that says why there is no plot: matplotlib is not installed.
+
     Raises:
-        UserError: matplotlib is not installed; see `missing_matplotlib`.
         CorruptFile: The metrics cannot be read.
     """
-    if missing := missing_matplotlib():
-        raise UserError(missing)
+    if not importlib.util.find_spec("matplotlib"):
+        return f"no {FILE}, since matplotlib is not installed: pip install 'embodied-rl[view]'"
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
-    metrics = read_metrics(metrics_csv)
+    metrics = read_metrics(folder / METRICS)
     curve, tests = success_points(metrics, ROLLOUT), success_points(metrics, EVALUATION)
 
     figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
@@ -100,7 +94,7 @@ def plot_success(metrics_csv: Path, picture: Path, title: str = "", target: floa
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("environment steps", color=_INK)
     axes.set_ylabel("success", color=_INK)
-    axes.set_title(title, loc="left", color=_INK, fontsize=11)
+    axes.set_title(title or folder.name, loc="left", color=_INK, fontsize=11)
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -112,7 +106,8 @@ def plot_success(metrics_csv: Path, picture: Path, title: str = "", target: floa
         _add_seconds(axes, steps, seconds)
     png = io.BytesIO()
     figure.savefig(png, format="png")
-    write_bytes(picture, png.getvalue())
+    write_bytes(folder / FILE, png.getvalue())
+    return ""
 
 
 def _add_seconds(axes: Any, steps: Column, seconds: Column) -> None:
