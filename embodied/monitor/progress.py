@@ -54,7 +54,6 @@ class Progress:
     Args:
         title: What is run, such as the task.
         total_steps: Environment steps after which the run ends; 0 where there is no such limit.
-        env_steps: Steps made by earlier attempts of the run.
         limit_s: Seconds after which it ends.
         stream: Where to show it; by default the standard error output.
         clock: Monotonic seconds.
@@ -64,17 +63,16 @@ class Progress:
         self,
         title: str,
         total_steps: int = 0,
-        env_steps: int = 0,
         limit_s: float = math.inf,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.status = Status(env_steps=env_steps)
+        self.status = Status()
         self._title, self._total, self._limit_s, self._clock = title, total_steps, limit_s, clock
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._start = clock()
         self._next = self._start
-        self._marks = [(self._start, env_steps)]
+        self._marks: list[tuple[float, int]] = []
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -121,7 +119,9 @@ class Progress:
 
     @property
     def steps_per_s(self) -> float:
-        """Environment steps per second over about the last `RATE_WINDOW_S`."""
+        """Environment steps per second over about the last `RATE_WINDOW_S`; NaN before the second count of steps."""
+        if not self._marks:
+            return math.nan
         (t0, n0), (t1, n1) = self._marks[0], self._marks[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else math.nan
 

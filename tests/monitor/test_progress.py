@@ -74,6 +74,7 @@ def test_the_live_line_shows_everything() -> None:
     clock = Clock()
     screen = Screen(clock)
     with Progress("lift_cube", limit_s=60, stream=screen, clock=clock) as progress:
+        progress.update(env_steps=0)
         clock.now = 10.0
         progress.update("learning", env_steps=20_000, version=7, success=0.5)
         progress.say("evaluation: 50 %")
@@ -93,7 +94,9 @@ def test_the_live_line_shows_everything() -> None:
 
 def test_steps_of_earlier_attempts_are_no_speed() -> None:
     clock = Clock()
-    progress = Progress("reach", total_steps=200_000, env_steps=100_000, stream=io.StringIO(), clock=clock)
+    progress = Progress("reach", total_steps=200_000, stream=io.StringIO(), clock=clock)
+    progress.update(env_steps=100_000)
+    assert math.isnan(progress.steps_per_s)
     clock.now = 10.0
     progress.update(env_steps=110_000)
     assert progress.steps_per_s == 1000
