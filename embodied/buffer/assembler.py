@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied.buffer.cut import Arrays, Cut, Piece, join
 from embodied.buffer.packing import pack_arrays, unpack_arrays
 from embodied.data import Episode, Outcome, Segment, Track
 from embodied.errors import DataError
 from embodied.spec import BodySpec
 
-Arrays = dict[str, NDArray[Any]]
-
-STEPS = ("k", "rewards", "reward_status", "terminated", "truncated", "source", "trainable", "applied")
-DECISIONS = ("actions", "log_probs", "executed", "values", "versions")
 _STREAM, _DRAWN = "obs/", "drawn/"
 _SAVED = (
     "mode", "body", "number", "counted", "policy", "agent", "task", "seed", "reward_versions", "segments",
@@ -24,7 +21,7 @@ _SAVED = (
 
 @dataclass
 class _Open:
-    """An episode whose end has not been seen. Its pieces are one per segment, each a dictionary of arrays."""
+    """An episode whose end has not been seen. Its pieces are one per segment."""
 
     mode: str
     body: int
@@ -40,7 +37,7 @@ class _Open:
     segments: list[str] = field(default_factory=list)
     steps: int = 0
     decisions: int = 0
-    pieces: list[Arrays] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
 
 class EpisodeAssembler:
@@ -79,7 +76,7 @@ class EpisodeAssembler:
             i >= 0 and t < length and segment.k[t, b] for b, e in enumerate(events) for t, i in e
         ):
             raise DataError("a row begins within a chunk", f"segment {segment.id}", "begin segments with a decision")
-        cut = _Cut(segment)
+        cut = Cut(segment)
         done: list[Episode] = []
         for b in range(width):
             key = segment.mode, bodies[b]
@@ -94,12 +91,12 @@ class EpisodeAssembler:
                     self._begin(key, segment, _start(segment, index), t, b)
                     since = t
                 elif (episode := self._open.pop(key, None)) is not None:
-                    _extend(episode, segment, cut.piece(since, t + 1, b))
+                    _extend(episode, segment, cut, since, t + 1, b)
                     done.append(self._finish(episode, segment, Outcome(int(segment.outcomes[t, b])), -index - 1))
                 else:
                     self.dropped += 1
             if key in self._open:
-                _extend(self._open[key], segment, cut.piece(since, length, b))
+                _extend(self._open[key], segment, cut, since, length, b)
         return done
 
     def _begin(self, key: tuple[str, int], segment: Segment, start: tuple[int, Any, Arrays], t: int, b: int) -> None:
@@ -119,23 +116,14 @@ class EpisodeAssembler:
             return
         fits = int(segment.rows.seq[0, b]) == episode.steps and int(segment.rows.episode[0, b]) == episode.counted
         if episode.pieces:
-            last = episode.pieces[-1]
-            fits &= last["actions"].shape[1:] == segment.actions.shape[2:] and episode.agent == segment.agent
-            fits &= {n for n in last if n.startswith(_STREAM)} == {_STREAM + n for n in segment.observations}
+            fits &= episode.agent == segment.agent and episode.pieces[-1].fits(segment)
         if not fits:
             del self._open[key]
             self.dropped += 1
 
     def _finish(self, episode: _Open, segment: Segment, outcome: Outcome, final: int) -> Episode:
-        arrays = {name: _join([piece[name] for piece in episode.pieces]) for name in episode.pieces[0]}
-        observations = {
-            name.removeprefix(_STREAM): np.concatenate(
-                [value, segment.final[name.removeprefix(_STREAM)][final : final + 1]]
-            )
-            for name, value in arrays.items()
-            if name.startswith(_STREAM)
-        }
-        columns = {name: arrays[name] for name in (*STEPS, *DECISIONS, "decision", "segment", "seq")}
+        last = {name: segment.final[name][final : final + 1] for name in segment.observations}
+        whole = join(episode.pieces, last)
         return Episode(
             id=f"{episode.mode}-{self.attempt}-{episode.body:04d}-{episode.number:06d}",
             task=episode.task,
@@ -145,7 +133,7 @@ class EpisodeAssembler:
             seed=episode.seed,
             outcome=outcome,
             spec=self.spec,
-            agents={episode.agent: Track(observations=observations, **columns)},
+            agents={episode.agent: Track(observations=whole.streams, **whole.columns)},
             initial_state=episode.state,
             drawn=episode.drawn,
             segments=episode.segments,
@@ -156,8 +144,10 @@ class EpisodeAssembler:
         arrays: Arrays = {}
         opened, early = [], []
         for n, episode in enumerate(self._open.values()):
-            joined = {name: _join([p[name] for p in episode.pieces]) for name in (episode.pieces or [{}])[0]}
-            arrays |= {f"{n}/{name}": value for name, value in joined.items()}
+            if episode.pieces:
+                whole = join(episode.pieces)
+                arrays |= {f"{n}/{name}": value for name, value in whole.columns.items()}
+                arrays |= {f"{n}/{_STREAM}{name}": value for name, value in whole.streams.items()}
             arrays |= {f"{n}/state": episode.state} | {f"{n}/drawn/{k}": v for k, v in episode.drawn.items()}
             opened.append({name: getattr(episode, name) for name in _SAVED})
         for n, (key, (seed, state, drawn)) in enumerate(self._early.items()):
@@ -193,27 +183,6 @@ class EpisodeAssembler:
         self._early, self._last, self.dropped = early, last, dropped
 
 
-class _Cut:
-    """Slices a segment into pieces of one row, copied, so that no episode keeps a segment in memory."""
-
-    def __init__(self, segment: Segment) -> None:
-        self._steps = {name: getattr(segment, name) for name in STEPS}
-        self._steps |= {_STREAM + name: value for name, value in segment.observations.items()}
-        self._decisions = {name: getattr(segment, name) for name in DECISIONS}
-        self._begins = segment.k == 0
-        self._count = np.cumsum(self._begins, axis=0, dtype=np.int32)
-
-    def piece(self, since: int, until: int, b: int) -> Arrays:
-        """Steps [since, until) of row b; `decision` and `seq` count from the piece's begin."""
-        at = np.flatnonzero(self._begins[since:until, b])
-        piece = {name: value[since:until, b].copy() for name, value in self._steps.items()}
-        piece |= {name: value[at + since, b] for name, value in self._decisions.items()}
-        count = self._count[since:until, b]
-        piece["decision"] = count - count[:1]
-        piece["seq"] = at.astype(np.int32)
-        return piece
-
-
 def _events(segment: Segment, bodies: list[int]) -> list[list[tuple[int, int]]]:
     """Per row, in order of time, what happens: (t, i >= 0) start i before step t; (t, -i - 1) end i with step t."""
     events: list[list[tuple[int, int]]] = [[] for _ in bodies]
@@ -243,22 +212,15 @@ def _start(segment: Segment, index: int) -> tuple[int, NDArray[np.float64], Arra
     )
 
 
-def _extend(episode: _Open, segment: Segment, piece: Arrays) -> None:
+def _extend(episode: _Open, segment: Segment, cut: Cut, since: int, until: int, b: int) -> None:
     if segment.id not in episode.segments:
         episode.segments.append(segment.id)
     if segment.reward_version not in episode.reward_versions:
         episode.reward_versions.append(segment.reward_version)
-    steps = len(piece["k"])
-    piece["segment"] = np.full(steps, len(episode.segments) - 1, np.int32)
-    piece["decision"] += episode.decisions
-    piece["seq"] += episode.steps
+    piece = cut.piece(since, until, b, episode.steps, episode.decisions, len(episode.segments) - 1)
     episode.pieces.append(piece)
-    episode.steps += steps
-    episode.decisions += len(piece["seq"])
-
-
-def _join(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    episode.steps += piece.steps
+    episode.decisions += piece.decisions
 
 
 def _nested(arrays: Arrays) -> dict[str, Arrays]:
@@ -274,7 +236,9 @@ def _nested(arrays: Arrays) -> dict[str, Arrays]:
 def _restored(arrays: Arrays) -> dict[str, Any]:
     """The arrays of one episode as arguments of `_Open`."""
     drawn = {name.removeprefix(_DRAWN): arrays.pop(name) for name in list(arrays) if name.startswith(_DRAWN)}
+    streams = {name.removeprefix(_STREAM): arrays.pop(name) for name in list(arrays) if name.startswith(_STREAM)}
     out: dict[str, Any] = {"state": arrays.pop("state"), "drawn": drawn}
     if arrays:
-        out |= {"pieces": [arrays], "steps": len(arrays["k"]), "decisions": len(arrays["seq"])}
+        piece = Piece(arrays, streams)
+        out |= {"pieces": [piece], "steps": piece.steps, "decisions": piece.decisions}
     return out

@@ -54,10 +54,14 @@ class JournalWriter:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._end = 0
-            self._write(MAGIC)
-            fsync_dir(path.parent)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._end = 0
+                self._write(MAGIC)
+                fsync_dir(path.parent)
+            except OSError:
+                self.close()
+                raise
 
     def append(self, kind: str, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one frame.
@@ -117,8 +121,11 @@ def read_journal(path: Path) -> list[Frame]:
         if magic != MAGIC[: len(magic)]:
             raise CorruptFile("not a journal", str(path), FIX)
         while left >= _FRAME.size:
-            size, checksum = _FRAME.unpack(file.read(_FRAME.size))
+            head = file.read(_FRAME.size)
             left -= _FRAME.size
+            if len(head) != _FRAME.size:
+                break
+            size, checksum = _FRAME.unpack(head)
             if size > min(left, FRAME_LIMIT):
                 break
             payload = file.read(size)

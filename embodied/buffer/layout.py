@@ -5,6 +5,7 @@ what is per decision is one compound dataset each.
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,7 @@ DTYPES = {
     "seq": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
     "log_probs": np.float32,
 }  # fmt: skip
+MAY_BE_EMPTY = ("applied", "actions", "log_probs")
 RESERVED = ("initial_state", "drawn")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -70,18 +72,25 @@ def encode(episodes: Sequence[Episode]) -> bytes:
         return file.id.get_file_image()
 
 
+def check_names(id: str, agent: str) -> None:
+    """Raise `DataError` unless an episode and its agent can be stored under their names."""
+    if not _ID.match(id):
+        raise DataError(f"episode id {id!r} is no name", "id", "use letters, digits, '-', '_' and '.'")
+    if not _NAME.match(agent) or agent in RESERVED:
+        raise DataError(f"agent name {agent!r} cannot be stored", f"episode {id}", f"avoid slashes and {RESERVED}")
+
+
 def check(episode: Episode) -> None:
     """Raise `DataError` unless names and array lengths of an episode can be stored and read back."""
-    if not _ID.match(episode.id):
-        raise DataError(f"episode id {episode.id!r} is no name", "id", "use letters, digits, '-', '_' and '.'")
     for agent, track in episode.agents.items():
+        check_names(episode.id, agent)
         where = f"episode {episode.id}, agent {agent}"
-        if not _NAME.match(agent) or agent in RESERVED:
-            raise DataError(f"agent name {agent!r} cannot be stored", where, f"avoid slashes and {RESERVED}")
         steps, decisions = len(track.rewards), len(track.seq)
         wrong = [a for a in STEP_FIELDS.values() if len(getattr(track, a)) != steps]
         wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
         wrong += [f"observations/{n}" for n, v in track.observations.items() if len(v) != steps + 1]
+        if track.executed.ndim != 2 or not track.executed.shape[1]:
+            wrong.append("executed")
         if wrong:
             raise DataError(
                 f"arrays of unequal length: {', '.join(wrong)}", where, "give one entry per step or decision"
@@ -152,8 +161,8 @@ def _write_episode(root: h5g.GroupID, episode: Episode) -> None:
         _dataset(below, "decisions", pack(track, DECISION_FIELDS, len(track.seq)))
 
 
-def decode(group: h5py.Group, id: str, limit: int) -> Episode:
-    """The episode in `group`, `/episodes/<id>`.
+def decode(root: h5g.GroupID, id: str, limit: int) -> Episode:
+    """The episode `id` of the group `/episodes`.
 
     Args:
         limit: Bytes that no dataset may exceed, checked before allocation: those of the file, for nothing is packed.
@@ -161,61 +170,74 @@ def decode(group: h5py.Group, id: str, limit: int) -> Episode:
     Raises:
         ValueError, KeyError, TypeError, OSError, RuntimeError: It is not laid out as documented.
     """
-    attributes = {name: _attribute(group, name) for name in ("task", "mode", "policy", "reward_version")}
-    segments = [str(name) for name in json.loads(_attribute(group, "segments"))]
+    group = h5g.open(root, id.encode())
+    texts = {name: _read_text(group, name) for name in ("task", "mode", "policy", "reward_version")}
+    segments = [str(name) for name in json.loads(_read_text(group, "segments"))]
+    seed = np.zeros((), np.int64)
+    h5a.open(group, b"seed").read(seed)
+    agents = [name.decode() for name in group if name.decode() not in RESERVED]
     return Episode(
         id=id,
-        **attributes,
-        seed=int(group.attrs["seed"]),
-        outcome=Outcome[_attribute(group, "outcome").upper()],
-        spec=dict(json.loads(_attribute(group, "spec"))),
-        agents={name: _track(group[name], limit, len(segments)) for name in group if name not in RESERVED},
-        initial_state=_array(group["initial_state"], limit),
-        drawn={name: _array(value, limit) for name, value in group["drawn"].items()} if "drawn" in group else {},
+        **texts,
+        seed=int(seed),
+        outcome=Outcome[_read_text(group, "outcome").upper()],
+        spec=dict(json.loads(_read_text(group, "spec"))),
+        agents={name: _track(h5g.open(group, name.encode()), name, limit, len(segments)) for name in agents},
+        initial_state=_read(group, "initial_state", limit),
+        drawn=_read_all(group, "drawn", limit) if b"drawn" in group else {},
         segments=segments,
     )
 
 
-def _attribute(group: h5py.Group, name: str) -> str:
-    value = group.attrs[name]
-    if not isinstance(value, str):
+def _read_text(group: h5g.GroupID, name: str) -> str:
+    attribute = h5a.open(group, name.encode())
+    if not isinstance(attribute.get_type(), h5t.TypeStringID) or attribute.shape != ():
         raise TypeError(f"attribute {name} is no text")
+    value = np.empty((), object)
+    attribute.read(value, _TEXT_IN_MEMORY)
+    return value[()].decode() if isinstance(value[()], bytes) else str(value[()])
+
+
+def _read(group: h5g.GroupID, name: str, limit: int) -> NDArray[Any]:
+    dataset = h5d.open(group, name.encode())
+    shape, dtype = dataset.shape, dataset.dtype
+    if math.prod(shape) * dtype.itemsize > limit:
+        raise ValueError(f"{name} claims more bytes than its file has")
+    if dtype.hasobject:
+        raise TypeError(f"{name} holds no numbers")
+    value = np.empty(shape, dtype)
+    dataset.read(h5s.ALL, h5s.ALL, value, _type(dtype))
     return value
 
 
-def _array(dataset: Any, limit: int) -> NDArray[Any]:
-    if not isinstance(dataset, h5py.Dataset):
-        raise TypeError(f"{dataset.name} is no dataset")
-    if dataset.size * dataset.dtype.itemsize > limit:
-        raise ValueError(f"{dataset.name} claims more bytes than its file has")
-    return np.asarray(dataset[()])
+def _read_all(group: h5g.GroupID, name: str, limit: int) -> dict[str, NDArray[Any]]:
+    below = h5g.open(group, name.encode())
+    return {key.decode(): _read(below, key.decode(), limit) for key in below}
 
 
-def _track(group: h5py.Group, limit: int, segments: int) -> Track:
-    steps, decisions = _array(group["steps"], limit), _array(group["decisions"], limit)
+def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
+    steps, decisions = _read(group, "steps", limit), _read(group, "decisions", limit)
     if steps.ndim != 1 or decisions.ndim != 1:
-        raise ValueError(f"{group.name}: tables are not one-dimensional")
-    streams = {name: _array(value, limit) for name, value in group["obs"].items()}
+        raise ValueError(f"tables of {agent} are not one-dimensional")
+    streams = _read_all(group, "obs", limit)
     for name, value in streams.items():
         if not value.ndim or len(value) != len(steps) + 1:
-            raise ValueError(f"{group.name}/obs/{name} holds {value.shape} for {len(steps)} steps")
-    columns = _columns(steps, STEP_FIELDS, ("applied",)) | _columns(
-        decisions, DECISION_FIELDS, ("actions", "log_probs")
-    )
-    for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments)):
-        values = columns[STEP_FIELDS[name]]
+            raise ValueError(f"{agent}/obs/{name} holds {value.shape} for {len(steps)} steps")
+    columns = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
+    for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments), ("seq", 0, len(steps))):
+        values = columns[name]
         if len(values) and not (low <= values.min() and values.max() < high):
-            raise ValueError(f"{group.name}/steps: {name} points outside")
+            raise ValueError(f"{agent}: {name} points outside")
     return Track(observations=streams, **columns)
 
 
-def _columns(table: NDArray[Any], names: dict[str, str], may_lack: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def _columns(table: NDArray[Any], names: dict[str, str]) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, attribute in names.items():
         if name in (table.dtype.names or ()):
             column = np.ascontiguousarray(table[name])
-        elif name in may_lack:
-            middle = table.dtype["executed"].shape if name in ("actions", "log_probs") else ()
+        elif name in MAY_BE_EMPTY:
+            middle = () if name == "applied" else table.dtype["executed"].shape
             column = np.zeros((len(table), *middle, 0), DTYPES[name])
         else:
             raise KeyError(f"field {name}")

@@ -55,7 +55,8 @@ def read_episodes(path: Path, ids: Iterable[str], verified: bool = False) -> Ite
             raise CorruptFile(f"its format is not {FORMAT}", str(path), "read it with the version that wrote it")
         for id in ids:
             try:
-                episode = decode(file["episodes"][id], id, limit)
+                root = file["episodes"].id
+                episode = decode(root, id, limit)
             except (ValueError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
                 raise CorruptFile(f"episode {id} is not laid out as documented: {error}", str(path), FIX) from None
             yield episode

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from embodied.buffer.container import verify, write_sealed
 from embodied.buffer.journal import Frame, JournalWriter, is_recorded, read_journal
-from embodied.buffer.layout import encode
+from embodied.buffer.layout import check_names, encode
 from embodied.buffer.summary import pack_index, summarise
 from embodied.data import Episode, Outcome, RewardStatus, Source, Track
-from embodied.errors import CorruptFile, DataError
+from embodied.errors import CorruptFile, DataError, InfrastructureError
 from embodied.files import clean_temporaries, fsync_dir
 from embodied.spec import BodySpec
 
@@ -34,7 +34,7 @@ class EpisodeRecorder:
 
     Raises:
         FileExistsError: An episode of this id is being recorded.
-        DataError: One is stored.
+        DataError: One is stored, or the id or agent is no name.
         InfrastructureError: No disk space.
     """
 
@@ -52,6 +52,7 @@ class EpisodeRecorder:
         state: NDArray[np.float64] | None = None,
         drawn: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
+        check_names(id, agent)
         self.path = folder / f"{id}.h5"
         if self.path.exists():
             raise DataError(f"episode {id} is stored already", str(self.path), "give each episode its own id")
@@ -63,7 +64,11 @@ class EpisodeRecorder:
         arrays = {"state": np.zeros(0) if state is None else np.asarray(state, np.float64)}
         arrays |= {f"drawn/{name}": np.asarray(value) for name, value in (drawn or {}).items()}
         self._journal = JournalWriter(folder / f"{id}{JOURNAL}")
-        self._journal.append("episode", meta, arrays)
+        try:
+            self._journal.append("episode", meta, arrays)
+        except InfrastructureError:
+            self._journal.close()
+            raise
 
     def decide(
         self, actions: NDArray[np.float32], log_probs: NDArray[np.float32], value: float, version: int, seq: int = -1
@@ -133,8 +138,8 @@ class EpisodeRecorder:
             InfrastructureError: No disk space; the journal stays, and `recover` makes the episode of it.
         """
         arrays = {f"obs/{name}": np.asarray(value) for name, value in final.items()}
-        self._journal.append("end", {"outcome": int(outcome)}, arrays)
         try:
+            self._journal.append("end", {"outcome": int(outcome)}, arrays)
             return _seal(self._journal.path, self.path)
         finally:
             self._journal.close()
@@ -226,6 +231,9 @@ def _assemble(head: Frame, decisions: list[Frame], steps: list[Frame], last: Fra
     names = [name for name in steps[0].arrays if name.startswith("obs/")]
     final = (last if ended else steps[-1]).arrays
     columns = {name: np.array([frame.meta[name] for frame in steps]) for name in steps[0].meta if name != "segment"}
+    # A decision that no step came to execute answers an observation that is not in the episode.
+    used = int(columns["decision"].max()) + 1
+    decisions = [d for n, d in enumerate(decisions) if n < used or d.meta["seq"] < len(steps)]
     segments = list(dict.fromkeys(frame.meta["segment"] for frame in steps if frame.meta["segment"]))
     executed = np.zeros((len(decisions), len(decisions[0].arrays["actions"])), bool)
     executed[columns["decision"], columns["k"]] = True
