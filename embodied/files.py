@@ -6,13 +6,14 @@ half of it and what a call returned from survives `kill -9`. A full disk becomes
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -195,6 +196,28 @@ def read_json(path: Path, fix: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptFile("JSON, but not an object", str(path), fix)
     return value
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """A JSON object with a `seal`, the SHA-256 of all its other members, so that no altered byte goes unnoticed."""
+    plain = json.loads(json.dumps(value))  # as it will be read: keys are strings then, and sort as such
+    return (json.dumps({**plain, "seal": _seal(plain)}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_sealed(path: Path, fix: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
+    """What `sealed` made, without its seal.
+
+    Raises:
+        CorruptFile: As `read_json`, or the seal does not fit.
+    """
+    value = read_json(path, fix, limit)
+    if value.pop("seal", None) != _seal(value):
+        raise CorruptFile("altered: its seal does not fit", str(path), fix)
+    return value
+
+
+def _seal(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 _held: set[str] = set()

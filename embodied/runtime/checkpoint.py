@@ -5,9 +5,9 @@ checkpoint is whole or absent. `state.json` holds the size and xxh3-128 of the o
 is parsed before these agree. `learner.pt` is read with `weights_only=True`: no code in it ever runs.
 """
 
-import hashlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,12 +20,24 @@ import xxhash
 from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, SpecMismatch, UserError
-from embodied.files import atomic_dir, clean_temporaries, disk_errors, read_json, remove, temporary_name, write_new
+from embodied.files import (
+    atomic_dir,
+    clean_temporaries,
+    disk_errors,
+    read_json,
+    read_sealed,
+    remove,
+    sealed,
+    temporary_name,
+    write_new,
+)
 from embodied.weights.tensors import read_tensors, write_tensors
 
 FILES = ("model.safetensors", "policy.json", "learner.pt")
 FIX = "delete this checkpoint's folder and resume from an earlier one"
 
+_ASIDE = ".replaced"
+_NAME = re.compile(rf"[0-9]{{8,12}}({re.escape(_ASIDE)})?")
 _BLOCK = 2**20
 
 
@@ -84,34 +96,44 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
     clean_temporaries(folder)
     path = folder / f"{step:08d}"
-    replaced = temporary_name(path)
+    aside = path.with_name(path.name + _ASIDE)
     try:
         with atomic_dir(path) as part:
             write_tensors(part / "model.safetensors", policy_tensors)
             for name, data in contents.items():
                 write_new(part / name, [data])
             body = {"step": step, "files": {name: _checksum(part / name) for name in FILES}, "state": dict(state)}
-            body = json.loads(json.dumps(body))  # as it will be read: keys are strings then, and sort as such
-            write_new(part / "state.json", [_json({**body, "hash": _hash(body)})])
+            write_new(part / "state.json", [sealed(body)])
             if path.exists():
-                path.rename(replaced)
+                # Found by `checkpoints` under this name too, should this process die before the new one has its own.
+                _discard(aside)
+                path.rename(aside)
     finally:
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        remove(replaced)
-    steps = [other for other in checkpoints(folder) if int(other.name) <= step]
+        if aside.exists() and not path.exists():
+            aside.rename(path)
+    kept = [other for other in checkpoints(folder) if _order(other) <= _order(path) and other != aside][-max(keep, 1) :]
     for other in checkpoints(folder):
-        if other not in steps[-max(keep, 1) :]:
-            gone = temporary_name(other)
-            other.rename(gone)
-            remove(gone)
+        if other not in kept:
+            _discard(other)
     return path
+
+
+def _discard(path: Path) -> None:
+    """Remove a checkpoint; renamed first, so that none is ever half removed."""
+    if path.exists():
+        gone = temporary_name(path)
+        path.rename(gone)
+        remove(gone)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Folders that are named as checkpoints, whole or damaged, by step."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in found if path.name.isdecimal() and path.is_dir()), key=lambda path: int(path.name))
+    return sorted((path for path in found if _NAME.fullmatch(path.name) and path.is_dir()), key=_order)
+
+
+def _order(path: Path) -> tuple[int, bool]:
+    return int(path.name.removesuffix(_ASIDE)), not path.name.endswith(_ASIDE)
 
 
 def latest(
@@ -153,10 +175,9 @@ def verify(path: Path) -> dict[str, Any]:
             "no such checkpoint", str(path), f"known: {', '.join(p.name for p in checkpoints(path.parent))}"
         )
     file = path / "state.json"
-    body = read_json(file, FIX)
-    given = body.pop("hash", None)
-    if given != _hash(body) or set(body) != {"step", "files", "state"} or set(body["files"]) != set(FILES):
-        raise CorruptFile("altered: its hash does not fit", str(file), FIX)
+    body = read_sealed(file, FIX)
+    if set(body) != {"step", "files", "state"} or set(body["files"]) != set(FILES):
+        raise CorruptFile("not the state of a checkpoint", str(file), FIX)
     for name, (size, digest) in body["files"].items():
         try:
             there = (path / name).stat().st_size
@@ -241,10 +262,6 @@ def _plain(value: Any, at: str) -> Any:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _hash(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> tuple[int, str]:

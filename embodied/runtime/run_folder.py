@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied.errors import ConfigError, CorruptFile, InfrastructureError, UserError, nearest
-from embodied.files import Lock, atomic_dir, disk_errors, fsync_dir, is_temporary, read_json, temporary_name, write_json
+from embodied.files import (
+    Lock,
+    atomic_dir,
+    disk_errors,
+    fsync_dir,
+    is_temporary,
+    read_sealed,
+    sealed,
+    temporary_name,
+    write_bytes,
+    write_new,
+)
 
 LATEST = "latest"
 MIN_FREE = 200 * 10**6
@@ -48,7 +59,7 @@ def create(root: Path, name: str | None = None, prefix: str = "run") -> Path:
             continue
         try:
             with atomic_dir(path) as part:
-                write_json(part / _ATTEMPT, {"attempts": 0})
+                write_new(part / _ATTEMPT, [sealed({"attempts": 0})])
         except FileExistsError:
             continue
         point_latest(root, path)
@@ -124,11 +135,11 @@ def next_attempt(run: Path) -> int:
         InfrastructureError: No disk space.
     """
     path = run / _ATTEMPT
-    fix = f'write {{"attempts": N}} into it, with N above every attempt in {run.name}/episodes'
-    attempts = read_json(path, fix).get("attempts")
+    fix = "start a new run with name=..."
+    attempts = read_sealed(path, fix).get("attempts")
     if type(attempts) is not int or attempts < 0:
         raise CorruptFile("holds no count of attempts", str(path), fix)
-    write_json(path, {"attempts": attempts + 1})
+    write_bytes(path, sealed({"attempts": attempts + 1}))
     return attempts
 
 

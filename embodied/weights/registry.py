@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 
 from embodied.errors import Busy, CorruptFile, MessageError, UserError, WeightsRefused, nearest
 from embodied.files import (
-    JSON_LIMIT,
     Lock,
     append_line,
     atomic_dir,
     clean_temporaries,
     disk_errors,
-    is_temporary,
-    read_json,
+    read_sealed,
     remove,
+    sealed,
     temporary_name,
-    write_json,
+    write_bytes,
     write_new,
 )
 from embodied.weights.manifest import Manifest, Version, check_policy_name
@@ -61,28 +60,22 @@ class Entry:
 
 
 class Registry:
-    """Weights under one folder.
+    """Weights under one folder. Opening and reading change nothing on disk.
 
     Args:
-        folder: Made if missing.
+        folder: Made by the first writer, who also removes what killed ones left half-written.
         keep: How many of the newest versions of each policy are kept, at least 1. Versions in a slot are always kept.
         lock_s: Seconds to wait for another writer before an error names it.
 
     Raises:
-        InfrastructureError: The folder cannot be made.
+        UserError: `keep` is less than 1.
     """
 
     def __init__(self, folder: Path | str, keep: int = 5, lock_s: float = 60.0) -> None:
         if keep < 1:
             raise UserError(f"keep={keep} would keep no weights", "weights", "keep at least 1")
         self.folder, self.keep, self._lock_s = Path(folder), keep, lock_s
-        with disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        lock = self._lock()
-        # A writer at work owns its temporary names; who opens the registry after it will clean up.
-        if lock.try_acquire():
-            with lock:
-                self._clean()
+        self._clean = False
 
     def reserve(self, policy: str) -> int:
         """The policy's next version number, from 1, which no one else is or was given.
@@ -98,7 +91,7 @@ class Registry:
         with self._locked(f"reserve a version of {policy}"):
             numbers = self._numbers()
             number = max(numbers.get(policy, 0), *(v.number for v in self._versions(policy)), 0) + 1
-            write_json(self.folder / "numbers.json", {**numbers, policy: number})
+            write_bytes(self.folder / "numbers.json", sealed({"numbers": {**numbers, policy: number}}))
         return number
 
     def publish(
@@ -127,7 +120,7 @@ class Registry:
                 return self.manifest(policy, number)
             with atomic_dir(path) as part:
                 write_tensors(part / "model.safetensors", tensors)
-                write_new(part / "manifest.json", [json.dumps(manifest.to_dict()).encode()])
+                write_new(part / "manifest.json", [sealed(manifest.to_dict())])
             self._audit("publish", policy, manifest.version, parent=parent, bytes=manifest.nbytes)
             self._prune(policy)
         return manifest
@@ -161,9 +154,8 @@ class Registry:
 
     def policies(self) -> list[str]:
         """Names of the policies that have versions, sorted."""
-        return sorted(
-            p.name for p in self.folder.iterdir() if p.is_dir() and not is_temporary(p) and self._versions(p.name)
-        )
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(path.name for path in found if path.is_dir() and self._versions(path.name))
 
     def ls(self) -> list[Entry]:
         """Every version on disk, damaged ones too, oldest first by policy; tensors are not read."""
@@ -189,11 +181,11 @@ class Registry:
         if not path.exists():
             return {}
         try:
+            table = read_sealed(path, fix)
             return {
-                policy: {slot: Version.parse(label) for slot, label in held.items()}
-                for policy, held in read_json(path, fix).items()
+                p: {slot: Version.parse(label) for slot, label in held.items()} for p, held in table["slots"].items()
             }
-        except (AttributeError, TypeError, MessageError):
+        except (AttributeError, KeyError, TypeError, MessageError):
             raise CorruptFile("not a table of slots", str(path), fix) from None
 
     def point(self, policy: str, slot: str, number: int | Literal["latest"] | None) -> None:
@@ -219,7 +211,8 @@ class Registry:
                 mine.pop(slot, None)
             else:
                 mine[slot] = version
-            write_json(self.folder / "slots.json", {p: {s: v.label for s, v in m.items()} for p, m in slots.items()})
+            labels = {p: {s: v.label for s, v in m.items()} for p, m in slots.items()}
+            write_bytes(self.folder / "slots.json", sealed({"slots": labels}))
             self._audit("serve" if slot == SERVING else "point", policy, version, slot=slot)
 
     def audit(self) -> list[dict[str, Any]]:
@@ -240,11 +233,15 @@ class Registry:
                 events.append(event)
         return events
 
-    def _lock(self) -> Lock:
-        return Lock(self.folder / ".lock")
-
     def _locked(self, doing: str) -> Lock:
-        return self._lock().acquire(self._lock_s, doing)
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(self.folder / ".lock").acquire(self._lock_s, doing)
+        if not self._clean:
+            for folder in (self.folder, *(path for path in self.folder.iterdir() if path.is_dir())):
+                clean_temporaries(folder)
+            self._clean = True
+        return lock
 
     def _path(self, policy: str, version: Version) -> Path:
         return self.folder / policy / version.label
@@ -279,7 +276,7 @@ class Registry:
     def _read_manifest(self, policy: str, version: Version) -> Manifest:
         path, fix = self._path(policy, version) / "manifest.json", self._fix(policy, version)
         try:
-            manifest = Manifest.from_dict(read_json(path, fix, JSON_LIMIT))
+            manifest = Manifest.from_dict(read_sealed(path, fix))
         except MessageError as error:
             raise CorruptFile(error.what, str(path), fix) from None
         if (manifest.policy, manifest.version) != (policy, version):
@@ -298,8 +295,8 @@ class Registry:
 
     def _numbers(self) -> dict[str, int]:
         path, fix = self.folder / "numbers.json", "delete it; numbers then go on after the newest version on disk"
-        numbers = read_json(path, fix) if path.exists() else {}
-        if not all(type(number) is int and number >= 0 for number in numbers.values()):
+        numbers = read_sealed(path, fix).get("numbers") if path.exists() else {}
+        if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
             raise CorruptFile("not a table of numbers", str(path), fix)
         return numbers
 
@@ -340,9 +337,3 @@ class Registry:
                 path.rename(gone)
                 remove(gone)
                 self._audit("prune", policy, version)
-
-    def _clean(self) -> None:
-        clean_temporaries(self.folder)
-        for path in self.folder.iterdir():
-            if path.is_dir():
-                clean_temporaries(path)
