@@ -287,3 +287,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         show(checks, Console(highlight=False))
     return 2 if any(check.status == "fail" for check in checks) else 0
+
+
+if __name__ == "__main__":
+    # Where a foreign `embodied` is installed the command itself cannot start; from the clone this can.
+    sys.exit(main(sys.argv[1:]))
