@@ -222,7 +222,16 @@ def _seal(value: Mapping[str, Any]) -> str:
 
 _held: set[str] = set()
 _held_guard = threading.Lock()
-os.register_at_fork(after_in_child=_held.clear)
+
+
+def _forget_held() -> None:
+    """A forked child holds none of its parent's locks, and no thread of it is inside the guard."""
+    global _held_guard
+    _held_guard = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_held)
 
 
 class Lock:

@@ -4,7 +4,7 @@ A program of its own, so that it forks from a process without threads:
 
     python tests/faults.py calls   FILE WORK CHECK FOLDER        kill -9 before each call that changes a file, in turn
     python tests/faults.py random  FILE WORK CHECK FOLDER COUNT  kill -9 at random moments of repeated work
-    python tests/faults.py limited FILE WORK CHECK FOLDER BYTES  no file may grow beyond BYTES
+    python tests/faults.py limited FILE WORK CHECK FOLDER BYTES...  no file may grow beyond BYTES, in a folder each
 
 FILE holds the functions WORK(folder) and CHECK(folder, outcome), where outcome is `done`, `killed` or the line of the
 `EmbodiedError` that ended the work. Prints how often the work was killed.
@@ -71,12 +71,13 @@ def ended(pid: int) -> str:
     return "done" if code == 0 else "killed"
 
 
-def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str, count: str = "0") -> None:
+def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str, *counts: str) -> None:
     spec = importlib.util.spec_from_file_location("under_test", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     work, check, folder = getattr(module, work_name), getattr(module, check_name), Path(folder_name)
+    (folder / "warm").mkdir()
     work(folder / "warm")  # lazy imports are done once, before anything is forked or counted
 
     def checked(outcome: str) -> None:
@@ -100,7 +101,7 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
             kills += outcome == "killed"
     elif mode == "random":
         draw = random.Random(0)
-        for _ in range(int(count)):
+        for _ in range(int(counts[0])):
             pid = forked(work_on)
             time.sleep(draw.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)
@@ -109,8 +110,8 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
             kills += outcome == "killed"
     else:
 
-        def limited() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (int(count), resource.RLIM_INFINITY))
+        def limited(most: int, folder: Path) -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
             outcome = "done"
             try:
                 work(folder)
@@ -119,7 +120,9 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             check(folder, outcome)
 
-        ended(forked(limited))
+        for count in counts:
+            (folder / count).mkdir()
+            ended(forked(partial(limited, int(count), folder / count)))
     print(kills)
 
 
