@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embodied.data import Segment
+from embodied.data import Episode, Segment
 from embodied.errors import CorruptFile, DataError
 from embodied.spec import PolicySpec
 from policies.nn import GaussianActorCritic
@@ -41,6 +41,25 @@ class Learner(Protocol):
             CorruptFile: It is the state of another algorithm or another network; nothing has changed then.
         """
         ...
+
+
+@runtime_checkable
+class EpisodeLearner(Protocol):
+    """Turns whole episodes into new weights; otherwise as `Learner`."""
+
+    def fit(self, episodes: Iterable[Episode]) -> dict[str, float]:
+        """Learn from episodes; metrics named `learner/...`.
+
+        Raises:
+            DataError: They hold nothing to learn from, or learning broke down.
+        """
+        ...
+
+    def tensors(self) -> dict[str, NDArray[Any]]: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load(self, state: Mapping[str, Any]) -> None: ...
 
 
 class TrainablePolicy(Protocol):

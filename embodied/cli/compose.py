@@ -1,0 +1,83 @@
+"""Configurations composed from `configs/` and the words on the command line, with one-line errors."""
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from embodied.errors import ConfigError, nearest
+
+FOLDER = Path(str(files("embodied"))) / "configs"
+
+
+def groups() -> dict[str, list[str]]:
+    """Config group to its options, as the folder has them."""
+    folders = sorted(path for path in FOLDER.iterdir() if path.is_dir())
+    return {folder.name: sorted(option.stem for option in folder.glob("*.yaml")) for folder in folders}
+
+
+def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
+    """The configuration `configs/<name>.yaml` under Hydra overrides such as `task=reach seed=3`.
+
+    Raises:
+        ConfigError: An override cannot be read, or names an unknown group option or key.
+    """
+    for word in overrides:
+        if not re.match(r"^[+~]*[\w@./-]+(=|$)", word) or ("=" not in word and not word.startswith("~")):
+            raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
+    known = groups()
+    chosen = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
+    for key, option in chosen.items():
+        if key in known and option not in known[key] and option != "null":
+            raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
+    groupwise = [word for word in overrides if word.partition("=")[0] in known]
+    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+        try:
+            paths = _paths(OmegaConf.to_container(compose(name, overrides=groupwise), resolve=False))
+            return compose(name, overrides=[_checked(word, paths | set(known)) for word in overrides])
+        except (HydraException, OmegaConfBaseException) as error:
+            text = str(error.__cause__ or error).strip().splitlines()[0]
+            raise ConfigError(text, "command line", f"see `embodied {name} --help`") from None
+
+
+# Their components check their own keys, so that a parameter needs no mention in a file to be overridden.
+OPEN_GROUPS = ("task", "body", "policy", "algo", "reward", "warm_start.clone")
+
+
+def _checked(word: str, paths: set[str]) -> str:
+    key = word.partition("=")[0]
+    if key[0] in "+~" or key in paths:
+        return word
+    if any(key.startswith(f"{group}.") for group in OPEN_GROUPS):
+        return f"++{word}"
+    raise ConfigError(f"unknown key {key!r}", "command line", nearest(key, paths))
+
+
+def _paths(node: object, prefix: str = "") -> set[str]:
+    if not isinstance(node, dict):
+        return set()
+    found: set[str] = set()
+    for key, value in node.items():
+        found |= {f"{prefix}{key}"} | _paths(value, f"{prefix}{key}.")
+    return found
+
+
+def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
+    """Print the help of a command whose keys are `configs/<name>.yaml` if it is asked for; says whether it was."""
+    if not {"-h", "--help"} & set(arguments):
+        return False
+    print(text)
+    config = compose_config(name, [])
+    if name == "train":
+        print("Groups, and what can be chosen for each:")
+        for group, options in groups().items():
+            print(f"  {group:<11} {', '.join(options)}")
+        print()
+    print("Keys and their defaults:")
+    print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(config).splitlines()))
+    return True

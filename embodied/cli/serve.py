@@ -1,0 +1,28 @@
+"""`embodied serve`."""
+
+from collections.abc import Sequence
+
+from embodied.cli.compose import compose_config, show_help
+
+HELP = """\
+embodied serve [key=value ...]
+
+Answers observations with a run's policy until it is interrupted. Requests of several clients are answered in one
+batch; pushed weights are verified, then switched between batches.
+
+  embodied serve run=latest address=ipc:///tmp/policy
+  embodied serve run=latest address=tcp://127.0.0.1:5555
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    if show_help(arguments, HELP, "serve"):
+        return 0
+    config = compose_config("serve", arguments)
+    from embodied.runtime.evaluation import ServeSettings, host_of
+    from embodied.runtime.settings import typed
+    from embodied.serving.server import serve
+
+    settings = typed(ServeSettings, config)
+    serve(host_of(settings), settings.address, keys=settings.keys)
+    return 0

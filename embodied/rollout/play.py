@@ -1,0 +1,112 @@
+"""Whole episodes, each of a given seed exactly once: evaluation and demonstrations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.client import ChunkCursor, PolicyClient
+from embodied.data import ActionChunk, Observation, Outcome, Segment, Source
+from embodied.rollout.body import Body
+from embodied.rollout.recorder import SegmentRecorder
+from embodied.spec import PolicySpec
+
+Decide = Callable[[Observation], ActionChunk]
+
+
+@dataclass
+class Played:
+    """N episodes.
+
+    Attributes:
+        segment: All their steps, [T, N]; a row's steps after its end have `rows.seq == -1` and belong to no episode.
+        seeds: [N].
+        outcomes: [N] uint8 of `Outcome`.
+        lengths: [N] steps.
+        returns: [N] sums of rewards.
+    """
+
+    segment: Segment
+    seeds: NDArray[np.int64]
+    outcomes: NDArray[np.uint8]
+    lengths: NDArray[np.int32]
+    returns: NDArray[np.float32]
+
+    @property
+    def successes(self) -> int:
+        return int((self.outcomes == Outcome.SUCCESS).sum())
+
+    @property
+    def counted(self) -> int:
+        """Episodes that say something of the policy: all but infrastructure faults."""
+        return int((self.outcomes != Outcome.INFRASTRUCTURE_FAULT).sum())
+
+
+def play(
+    body: Body,
+    decide: Decide,
+    seeds: ArrayLike,
+    policy: PolicySpec,
+    *,
+    id: str,
+    mode: str,
+    source: Source = Source.POLICY,
+    agent: str = "robot",
+) -> Played:
+    """One episode of each seed on `body`, whose `num_bodies` is the number of seeds and which must not auto-reset."""
+    seeds = np.asarray(seeds, np.int64)
+    count = body.num_bodies
+    recorder = SegmentRecorder(
+        body.spec.episode_steps, count, policy.chunk, policy.agent.action_dim, body.spec.control_size
+    )
+    cursor = ChunkCursor(count, policy.chunk, policy.execute, policy.agent.action_dim)
+    outcomes = np.zeros(count, np.uint8)
+    lengths = np.zeros(count, np.int32)
+    returns = np.zeros(count, np.float32)
+    observation, starts = body.reset(seeds)
+    recorder.start(starts)
+    for _ in range(body.spec.episode_steps):
+        live = outcomes == Outcome.RUNNING
+        if not live.any():
+            break
+        due = np.flatnonzero(cursor.due(observation.rows))
+        if len(due):
+            chunk = decide(observation if len(due) == count else observation.take(due))
+            recorder.decide(due, chunk)
+            cursor.accept(due, chunk)
+        actions, k = cursor.next()
+        result = body.step(actions)
+        observation.rows.seq = np.where(live, observation.rows.seq, -1).astype(np.int32)
+        recorder.step(observation, k, result)
+        outcomes[result.ended] = result.outcomes[result.ended]
+        lengths += live
+        returns += np.where(live, result.rewards, 0).astype(np.float32)
+        observation = result.observation
+    segment = recorder.finish(
+        observation, id=id, policy=policy.name, agent=agent, task=body.spec.task, mode=mode, source=source
+    )
+    return Played(segment, seeds, outcomes, lengths, returns)
+
+
+def by_policy(client: PolicyClient, policy: PolicySpec, seed: int) -> Decide:
+    """Decisions of a policy server, the mode of its distribution."""
+    names = [stream.name for stream in policy.agent.observations]
+
+    def decide(seen: Observation) -> ActionChunk:
+        asked = Observation(seen.rows, {name: seen.streams[name] for name in names}, seen.time)
+        return client.act(asked, seen.rows.noise_keys(seed), "mean")
+
+    return decide
+
+
+def by_expert(body: Body, policy: PolicySpec) -> Decide:
+    """Decisions of the task's scripted expert, as chunks of one action."""
+
+    def decide(seen: Observation) -> ActionChunk:
+        actions = body.expert()[:, None]
+        none = np.full(actions.shape, np.nan, np.float32)
+        count = len(actions)
+        return ActionChunk(seen.rows, actions, none, none[:, 0, 0], np.zeros(count, np.int64), policy.name)
+
+    return decide

@@ -1,0 +1,307 @@
+"""A training run in one process: every station ticked in turn, in one thread, so that a seed repeats bit for bit."""
+
+import dataclasses
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from embodied.buffer.assembler import EpisodeAssembler
+from embodied.buffer.consumed import record_consumed
+from embodied.buffer.store import EpisodeStore
+from embodied.data import Episode, Outcome, Segment, Source
+from embodied.errors import ConfigError
+from embodied.learning.learner import EpisodeLearner, Learner
+from embodied.monitor.metrics import MetricsWriter
+from embodied.monitor.progress import Progress
+from embodied.monitor.stats import quantiles, wilson
+from embodied.monitor.timing import Stopwatch
+from embodied.rollout.actor import Actor
+from embodied.rollout.body import Body
+from embodied.rollout.gate import admit, version_lags
+from embodied.rollout.play import Played, by_expert, by_policy, play
+from embodied.runtime import checkpoint as checkpoints
+from embodied.runtime.build import build, resolve
+from embodied.runtime.parts import make_body, make_client, make_policy
+from embodied.runtime.publisher import Publisher
+from embodied.runtime.settings import Settings
+from embodied.weights.registry import Registry
+
+AGENT = "robot"
+
+
+class InlineRun:
+    """One run, from its warm start to its last version.
+
+    Args:
+        settings: What to run.
+        folder: The run folder, locked by this process.
+        attempt: 0 for the first start, one more with each resume.
+        progress: Where to show how it goes.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, attempt: int, progress: Progress) -> None:
+        self.settings, self.folder, self.attempt, self.progress = settings, folder, attempt, progress
+        seed, rollout = settings.seed, settings.rollout
+        self.watch = Stopwatch()
+        self.body = make_body(settings.task, settings.body, rollout.num_envs, seed)
+        policy = make_policy(settings.policy, self.body.spec, seed, AGENT)
+        self.spec = policy.spec
+        self.client = make_client(settings.serve, make_policy(settings.policy, self.body.spec, seed), self.body.spec)
+        self.cloner: EpisodeLearner | None = None
+        self.learner: Learner | None = None
+        if issubclass(resolve(settings.algo, "algo"), EpisodeLearner):
+            self.cloner = build(settings.algo, "algo", policy, seed=seed)
+        else:
+            normaliser = None
+            if settings.warm_start.demonstrations:
+                cloner = build(settings.warm_start.clone, "warm_start.clone", policy, seed=seed)
+                self.cloner, normaliser = cloner, cloner.normaliser
+            self.learner = build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser)
+        self.reward = build(settings.reward, "reward", self.body.spec.task, settings.task.get("reward", "dense"))
+        self.actor = Actor(self.body, self.client, self.spec, rollout.steps, seed, attempt, self.watch, AGENT)
+        self.registry = Registry(folder / "weights", keep=settings.runtime.versions)
+        self.publisher = Publisher(self.registry, self.client, self.spec)
+        self.assembler = EpisodeAssembler(self.body.spec, attempt)
+        self.store = EpisodeStore(
+            folder / "episodes", settings.episodes.keep, int(settings.episodes.quota_gb * 1e9), attempt=attempt
+        )
+        self.metrics = MetricsWriter(folder)
+        self._test_body: Body | None = None
+        self.step, self.env_steps, self.reached, self.warm = 0, 0, 0, False
+        self.played = 0
+        self.earlier_s = 0.0
+        self.start = time.monotonic()
+
+    @property
+    def trained(self) -> Learner | EpisodeLearner:
+        """Who holds the next version's weights; a cloner and a learner train the same policy."""
+        trained = self.learner or self.cloner
+        assert trained is not None
+        return trained
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds the run has taken, earlier attempts included."""
+        return self.earlier_s + time.monotonic() - self.start
+
+    @property
+    def finished(self) -> bool:
+        """Whether the target is reached, or the budget spent."""
+        budget, evaluate = self.settings.budget, self.settings.evaluate
+        return (
+            self.learner is None
+            or self.reached >= evaluate.patience
+            or self.env_steps >= budget.env_steps
+            or (0 < budget.wall_s <= self.elapsed_s)
+        )
+
+    def run(self) -> None:
+        """Train until `finished`."""
+        if not self.warm:
+            self.warm_start()
+            self.checkpoint()
+        while not self.finished:
+            self.tick()
+        self.checkpoint()
+
+    def warm_start(self) -> None:
+        """Clone demonstrations where the settings ask for it, and publish the first version."""
+        start = time.perf_counter()
+        values: dict[str, float] = {}
+        count = self.settings.warm_start.demonstrations
+        if self.learner is None and not count:
+            raise ConfigError(
+                "cloning needs demonstrations", "warm_start.demonstrations", "give their number, such as 50"
+            )
+        if self.cloner is not None:
+            self.progress.update(phase="demonstrations")
+            episodes = self._demonstrate(count)
+            self.progress.update(phase="cloning", env_steps=self.env_steps)
+            values |= self.cloner.fit(episodes)
+        self.publisher.publish(self.trained)
+        self.warm = True
+        values |= self._evaluate()
+        values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}
+        self.store.seal()
+        self.metrics.write(self.step, values | {"wall/step_s": time.perf_counter() - start, "wall/s": self.elapsed_s})
+
+    def _demonstrate(self, count: int) -> list[Episode]:
+        """The expert's first `count` successful episodes, by seed."""
+        kept: list[Episode] = []
+        first = self.settings.seed * 1_000_000 + 500_000
+        while len(kept) < count:
+            need = count - len(kept)
+            body = make_body(self.settings.task, self.settings.body, need, self.settings.seed, autoreset=False)
+            played = play(
+                body, by_expert(body, self.spec), np.arange(first, first + need), self.spec,
+                id=f"{self.attempt}-demo-{first}", mode="demonstration", source=Source.SCRIPT,
+            )  # fmt: skip
+            body.close()
+            episodes = self._episodes(played)
+            kept += [episode for episode in episodes if episode.outcome == Outcome.SUCCESS]
+            self.env_steps += int(played.lengths.sum())
+            first += need
+            if first > self.settings.seed * 1_000_000 + 500_000 + 20 * count + 100:
+                raise ConfigError(
+                    f"the expert of {self.body.spec.task} hardly ever succeeds", "warm_start", "mend Task.expert"
+                )
+        for episode in kept:
+            self.store.add(episode)
+        return kept
+
+    def tick(self) -> None:
+        """One RL step: collect, reward, learn, publish, store; now and then evaluate and checkpoint."""
+        self.watch.lap()
+        self.step += 1
+        segment = self.actor.collect()
+        with self.watch("reward"):
+            segment = self.reward.score(segment)
+        newest = self.publisher.number
+        segment, dropped = admit(segment, newest, self.settings.rollout.max_lag)
+        assert self.learner is not None
+        with self.watch("learning"):
+            values = self.learner.update([segment])
+        with self.watch("weights"):
+            published = self.publisher.publish(self.learner)
+        with self.watch("storage"):
+            stored = self._store(segment)
+            record_consumed(self.folder / "episodes", self.step, published.manifest.number, [segment.id])
+        self.env_steps += segment.steps
+        values |= self._rollout_metrics(segment, newest, dropped)
+        if self.step % self.settings.evaluate.every == 0 or self.env_steps >= self.settings.budget.env_steps:
+            with self.watch("evaluation"):
+                values |= self._evaluate()
+        parts = self.watch.lap()
+        total = parts["total"]
+        ended = int((segment.outcomes != Outcome.RUNNING).sum())
+        values |= {
+            "learner/version": published.manifest.number,
+            "rollout/env_steps": self.env_steps,
+            "buffer/stored_episodes": stored,
+            "buffer/unassembled_episodes": self.assembler.dropped,
+            **{f"wall/{part}_s": parts.get(part, 0.0) for part in PARTS},
+            "wall/step_s": total,
+            "wall/env_steps_per_s": segment.steps / total,
+            "wall/fresh_trajectories_per_s": ended / total,
+            "wall/rewards_per_s": segment.steps / max(parts.get("reward", 0.0), 1e-9),
+            "wall/weight_sync_s": published.seconds,
+            "wall/weight_sync_mb_per_s": published.bytes / 1e6 / max(published.seconds, 1e-9),
+            "wall/s": self.elapsed_s,
+            "wall/success_per_core_hour": self._successes(segment) / (total * len(os.sched_getaffinity(0)) / 3600),
+        }
+        self.metrics.write(self.step, values)
+        self.progress.update(phase="training", env_steps=self.env_steps, version=published.manifest.number)
+        if self.step % self.settings.checkpoint.every == 0:
+            self.checkpoint()
+
+    @staticmethod
+    def _successes(segment: Segment) -> int:
+        return int((segment.outcomes == Outcome.SUCCESS).sum())
+
+    def _rollout_metrics(self, segment: Segment, newest: int, dropped: float) -> dict[str, float]:
+        ended = segment.outcomes[
+            (segment.outcomes != Outcome.RUNNING) & (segment.outcomes != Outcome.INFRASTRUCTURE_FAULT)
+        ]
+        lags = quantiles(version_lags(segment, newest), (0.5, 0.95, 1.0))
+        return {
+            "rollout/success_rate": float((ended == Outcome.SUCCESS).mean()) if len(ended) else math.nan,
+            "rollout/episodes": len(ended),
+            "rollout/reward_mean": float(segment.rewards.mean()),
+            "rollout/faults": self.body.faults,
+            "rollout/dropped_share": dropped,
+            **{f"rollout/version_lag_{name}": value for name, value in lags.items()},
+        }
+
+    def _episodes(self, played: Played) -> list[Episode]:
+        """Whole episodes, with ids that name the seed: `<mode>-<attempt>-<count>-<seed>`."""
+        segment = self.reward.score(played.segment)
+        episodes = EpisodeAssembler(self.body.spec, self.attempt).add(segment)
+        self.played += 1
+        name = f"{segment.mode}-{self.attempt}-{self.played:04d}"
+        return [dataclasses.replace(episode, id=f"{name}-{episode.seed}") for episode in episodes]
+
+    def _store(self, segment: Segment) -> int:
+        return sum(self.store.add(episode) for episode in self.assembler.add(segment))
+
+    def test(self, seeds: np.ndarray, name: str) -> tuple[Played, list[Episode]]:
+        """Play the present version on seeds, each exactly once, and store the episodes."""
+        body = self._test_body
+        if body is None or body.num_bodies != len(seeds):
+            body = make_body(self.settings.task, self.settings.body, len(seeds), self.settings.seed, autoreset=False)
+            self._test_body = body
+        played = play(
+            body, by_policy(self.client, self.spec, self.settings.seed), seeds, self.spec,
+            id=f"{self.attempt}-{name}", mode="evaluation",
+        )  # fmt: skip
+        episodes = self._episodes(played)
+        for episode in episodes:
+            self.store.add(episode)
+        return played, episodes
+
+    def _evaluate(self) -> dict[str, float]:
+        settings = self.settings.evaluate
+        self.progress.update(phase="evaluation")
+        played, _ = self.test(np.arange(settings.seed, settings.seed + settings.episodes), f"eval-{self.step}")
+        rate = played.successes / max(played.counted, 1)
+        low, high = wilson(played.successes, played.counted)
+        self.reached = self.reached + 1 if rate >= settings.target else 0
+        self.progress.update(success=rate)
+        return {
+            "eval/success_rate": rate,
+            "eval/success_low": low,
+            "eval/success_high": high,
+            "eval/episodes": played.counted,
+            "eval/steps_mean": float(played.lengths.mean()),
+        }
+
+    def checkpoint(self) -> None:
+        """Save everything the run needs to go on, and seal what was stored so far."""
+        self.store.seal()
+        state = {
+            "step": self.step,
+            "env_steps": self.env_steps,
+            "reached": self.reached,
+            "played": self.played,
+            "warm": self.warm,
+            "elapsed_s": self.elapsed_s,
+            "version": self.publisher.number,
+        }
+        checkpoints.save(
+            self.folder / "checkpoints",
+            self.step,
+            policy_tensors=self.trained.tensors(),
+            policy_spec=self.spec.to_dict(),
+            learner_state={
+                "learner": self.trained.state(),
+                "actor": self.actor.state(),
+                "assembler": self.assembler.state(),
+            },
+            state=state,
+            keep=self.settings.checkpoint.keep,
+        )
+
+    def restore(self, saved: "checkpoints.Loaded") -> None:
+        """Go on from a checkpoint of this run. Its weights are published anew, under a number never used before."""
+        state = saved.state
+        self.trained.load(saved.learner["learner"])
+        self.actor.load(saved.learner["actor"])
+        self.assembler.load(saved.learner["assembler"])
+        self.step, self.env_steps = int(state["step"]), int(state["env_steps"])
+        self.reached, self.played = int(state["reached"]), int(state["played"])
+        self.warm, self.earlier_s = bool(state["warm"]), float(state["elapsed_s"])
+        self.metrics.truncate_after(self.step)
+        self.publisher.publish(self.trained)
+
+    def close(self) -> None:
+        """Let go of everything; what was acknowledged stays."""
+        self.metrics.close()
+        self.client.close()
+        self.body.close()
+        if self._test_body is not None:
+            self._test_body.close()
+
+
+PARTS = ("physics", "bodies", "inference", "reward", "learning", "weights", "storage", "evaluation")

@@ -1,0 +1,41 @@
+"""The stations of a run, made from its settings."""
+
+from typing import Any
+
+from embodied.client import LocalClient, PolicyClient, RemoteClient
+from embodied.rollout.body import Body
+from embodied.runtime.build import build
+from embodied.runtime.settings import Serve
+from embodied.serving.host import PolicyHost
+from embodied.spec import BodySpec
+from policies.base import Policy
+
+
+def make_body(task: dict[str, Any], body: dict[str, Any], num_envs: int, seed: int, autoreset: bool = True) -> Body:
+    """`num_envs` bodies of a task; `task` holds its `name` and options, `body` the target that simulates it."""
+    options = {key: value for key, value in task.items() if key != "name"}
+    made: Body = build(body, "body", task["name"], num_envs=num_envs, seed=seed, **options)
+    made.autoreset = autoreset
+    return made
+
+
+def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = "robot") -> Policy:
+    """A policy for one agent of a body, randomly initialised from `seed`.
+
+    Raises:
+        SpecMismatch: It cannot drive that agent.
+    """
+    policy: Policy = build(config, "policy", body.agents[agent], seed=seed)
+    policy.spec.check_body(body, agent)
+    return policy
+
+
+def make_client(serve: Serve, policy: Policy, body: BodySpec) -> PolicyClient:
+    """The client of `serve.address`; `inline` gives `policy` a host in this process."""
+    client: PolicyClient
+    if serve.address == "inline":
+        client = LocalClient(PolicyHost(policy))
+    else:
+        client = RemoteClient(serve.address, timeout_s=serve.timeout_s, keys=serve.keys)
+    client.hello(body)
+    return client

@@ -1,0 +1,53 @@
+"""The end of a run: the last evaluation, its summary, plot, video and one line."""
+
+from typing import Any
+
+import numpy as np
+
+from embodied.data import Outcome
+from embodied.monitor.plots import plot_success
+from embodied.monitor.stats import wilson
+from embodied.monitor.summary import summarise, write_summary
+from embodied.runtime.inline import InlineRun
+from embodied.runtime.video import record_video
+
+
+def report(run: InlineRun) -> str:
+    """Evaluate the last version on seeds never used before, and write what the run came to.
+
+    Returns:
+        The line that ends the run.
+    """
+    settings = run.settings.evaluate
+    trained_s = run.elapsed_s
+    run.progress.update(phase="last evaluation")
+    seeds = np.arange(settings.final_seed, settings.final_seed + settings.final_episodes)
+    played, episodes = run.test(seeds, "final")
+    run.store.seal()
+    summary: dict[str, Any] = summarise(
+        successes=played.successes,
+        episodes=played.counted,
+        env_steps=run.env_steps,
+        wall_s=trained_s,
+        policy_version=run.publisher.number,
+        task=run.settings.task.get("name"),
+        seed=run.settings.seed,
+        run=run.folder.name,
+        infrastructure_faults=run.body.faults,
+    )
+    write_summary(run.folder, summary)
+    run.progress.update(phase="plot and video")
+    plot_success(run.folder)
+    video = ""
+    if run.settings.render.episodes:
+        shown = sorted(episodes, key=lambda e: e.outcome == Outcome.SUCCESS)[: run.settings.render.episodes]
+        path, note = record_video(run.folder / "evaluation.mp4", run.settings.task, shown, run.settings.render.renderer)
+        video = f", video {path}"
+        if note:
+            run.progress.say(note)
+    low, high = wilson(played.successes, played.counted)
+    return (
+        f"{run.settings.task.get('name')}: success {played.successes}/{played.counted} = "
+        f"{100 * played.successes / max(played.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
+        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}{video}"
+    )

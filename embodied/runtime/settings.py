@@ -1,0 +1,211 @@
+"""The settings of a training run, typed and checked before anything starts.
+
+Groups that belong to a component (`task`, `policy`, `algo`, ...) are dictionaries with a `target`, the import path of
+what they configure; the component checks its own keys.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from embodied.errors import ConfigError, CorruptFile
+
+CONFIG = "config.yaml"
+
+
+def require(condition: bool, key: str, value: Any, fix: str) -> None:
+    """Raise a `ConfigError` about `key` unless its value is one it may have."""
+    if not condition:
+        raise ConfigError(f"{key} cannot be {value}", key, fix)
+
+
+@dataclass
+class Rollout:
+    """num_envs: bodies stepped together. steps: control steps per segment. max_lag: versions a trained step may be
+    behind the learner before it is dropped."""
+
+    num_envs: int = 64
+    steps: int = 32
+    max_lag: int = 0
+
+    def __post_init__(self) -> None:
+        require(1 <= self.num_envs <= 65536, "rollout.num_envs", self.num_envs, "choose 1 to 65536")
+        require(1 <= self.steps <= 65536, "rollout.steps", self.steps, "choose 1 to 65536")
+        require(self.max_lag >= 0, "rollout.max_lag", self.max_lag, "choose 0 or more versions")
+
+
+@dataclass
+class WarmStart:
+    """demonstrations: successful episodes of the scripted expert to clone before RL; 0 for none. clone: the behaviour
+    cloning that does it."""
+
+    demonstrations: int = 0
+    clone: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.demonstrations <= 100_000, "warm_start.demonstrations", self.demonstrations, "choose 0 or more"
+        )
+
+
+@dataclass
+class Budget:
+    """Training ends at the first of these. env_steps: control steps of all bodies. wall_s: seconds, 0 for no limit
+    (a run cut by it does not repeat bit for bit)."""
+
+    env_steps: int = 2_000_000
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.env_steps >= 0, "budget.env_steps", self.env_steps, "choose 0 or more")
+        require(self.wall_s >= 0, "budget.wall_s", self.wall_s, "choose 0 (no limit) or more seconds")
+
+
+@dataclass
+class Evaluate:
+    """every: RL steps between evaluations. episodes: seeds in each, from `seed` on. target: training stops when
+    `patience` evaluations in a row reach it. final_episodes, final_seed: the last evaluation, on seeds never used
+    before."""
+
+    every: int = 5
+    episodes: int = 100
+    seed: int = 100_000
+    target: float = 0.97
+    patience: int = 2
+    final_episodes: int = 200
+    final_seed: int = 1000
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "evaluate.every", self.every, "choose 1 or more")
+        require(1 <= self.episodes <= 65536, "evaluate.episodes", self.episodes, "choose 1 to 65536")
+        require(1 <= self.final_episodes <= 65536, "evaluate.final_episodes", self.final_episodes, "choose 1 to 65536")
+        require(self.target > 0, "evaluate.target", self.target, "choose a share above 0; above 1 never stops early")
+        require(self.patience >= 1, "evaluate.patience", self.patience, "choose 1 or more")
+
+
+@dataclass
+class Checkpoint:
+    """every: RL steps between checkpoints. keep: how many to keep."""
+
+    every: int = 10
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "checkpoint.every", self.every, "choose 1 or more")
+        require(self.keep >= 1, "checkpoint.keep", self.keep, "choose 1 or more")
+
+
+@dataclass
+class Episodes:
+    """keep: which episodes are stored, of `evaluation`, `demonstration`, `failure`, `success`, `all`. quota_gb: size
+    of the store, of which the oldest training shards go first."""
+
+    keep: list[str] = field(default_factory=lambda: ["evaluation", "demonstration", "failure"])
+    quota_gb: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(self.quota_gb > 0, "episodes.quota_gb", self.quota_gb, "choose more than 0")
+
+
+@dataclass
+class Serve:
+    """address: `inline`, or where a policy server listens, such as `ipc:///tmp/policy` or `tcp://127.0.0.1:5555`.
+    timeout_s: how long to wait for an answer. keys: folder of CURVE keys, needed beyond loopback."""
+
+    address: str = "inline"
+    timeout_s: float = 10.0
+    keys: str | None = None
+
+
+@dataclass
+class Video:
+    """episodes: how many evaluation episodes the video shows; 0 for none. renderer: `auto`, `ray` or `gl`."""
+
+    episodes: int = 6
+    renderer: str = "auto"
+
+    def __post_init__(self) -> None:
+        known = ("auto", "ray", "gl")
+        require(self.renderer in known, "render.renderer", self.renderer, f"choose one of {', '.join(known)}")
+        require(self.episodes >= 0, "render.episodes", self.episodes, "choose 0 or more")
+
+
+@dataclass
+class Runtime:
+    """threads: torch threads; physics has its own. versions: weight versions kept on disk."""
+
+    threads: int = 1
+    versions: int = 5
+
+    def __post_init__(self) -> None:
+        require(self.threads >= 1, "runtime.threads", self.threads, "choose 1 or more")
+        require(self.versions >= 2, "runtime.versions", self.versions, "choose 2 or more")
+
+
+@dataclass
+class Settings:
+    """Everything `embodied train` takes."""
+
+    task: dict[str, Any]
+    body: dict[str, Any]
+    policy: dict[str, Any]
+    algo: dict[str, Any]
+    reward: dict[str, Any]
+    seed: int = 0
+    name: str | None = None
+    resume: str | None = None
+    runs: str = "runs"
+    serve: Serve = field(default_factory=Serve)
+    rollout: Rollout = field(default_factory=Rollout)
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    budget: Budget = field(default_factory=Budget)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    episodes: Episodes = field(default_factory=Episodes)
+    render: Video = field(default_factory=Video)
+    runtime: Runtime = field(default_factory=Runtime)
+
+
+T = TypeVar("T")
+
+
+def typed(cls: type[T], config: DictConfig) -> T:
+    """A composed configuration as the dataclass `cls`.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is of a wrong type or out of range.
+    """
+    try:
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), config))
+    except OmegaConfBaseException as error:
+        cause = error.__cause__
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        key = str(getattr(error, "full_key", "") or "")
+        raise ConfigError(str(error).splitlines()[0], key, "see --help of the command") from None
+    assert isinstance(settings, cls)
+    return settings
+
+
+def saved_config(folder: Path, again: Sequence[str] = ()) -> DictConfig:
+    """The configuration a run was started with, under keys given again as `key=value`.
+
+    Raises:
+        CorruptFile: The run has none.
+        ConfigError: It cannot be read, or a key is unknown.
+    """
+    path = folder / CONFIG
+    try:
+        config = OmegaConf.load(path)
+        assert isinstance(config, DictConfig)
+        config.merge_with_dotlist(list(again))
+    except FileNotFoundError:
+        raise CorruptFile("the run has no configuration", str(path), "start a new run") from None
+    except (OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
+        raise ConfigError(str(error).splitlines()[0], str(path), "start a new run, or mend the file") from None
+    return config
