@@ -31,7 +31,7 @@ def table_scene(robot: str = "panda") -> mujoco.MjSpec:
     spec.option.iterations = 10
 
     spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
-    spec.visual.headlight.diffuse = [0.35, 0.35, 0.35]
+    spec.visual.headlight.diffuse = [0.30, 0.30, 0.30]
     spec.visual.headlight.specular = [0.05, 0.05, 0.05]
     spec.add_texture(
         name="sky",
@@ -46,9 +46,9 @@ def table_scene(robot: str = "panda") -> mujoco.MjSpec:
     world.add_light(
         name="key",
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
-        pos=[0.2, -1.0, 2.0],
-        dir=[0.25, 0.5, -1.0],
-        diffuse=[0.6, 0.6, 0.58],
+        pos=[0.95, -0.9, 2.0],
+        dir=[-0.3, 0.5, -1.0],
+        diffuse=[0.58, 0.58, 0.56],
         castshadow=True,
     )
     world.add_geom(
@@ -72,7 +72,7 @@ def table_scene(robot: str = "panda") -> mujoco.MjSpec:
         friction=[1.0, 0.005, 0.0001],
     )
     _camera(spec, "front", eye=(1.15, 0.0, 0.60), at=(0.45, 0.0, 0.10), fovy=42)
-    _camera(spec, "video", eye=(1.30, -0.85, 0.80), at=(0.32, 0.0, 0.26), fovy=44)
+    _camera(spec, "video", eye=(1.30, -0.80, 0.68), at=(0.36, 0.0, 0.27), fovy=42)
     return spec
 
 

@@ -1,0 +1,166 @@
+"""What a model looks like, read once from a MuJoCo model into the arrays that the ray caster draws."""
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.render.kernels import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE, Scene
+
+_GEOM = mujoco.mjtGeom
+_KINDS = {
+    int(_GEOM.mjGEOM_PLANE): PLANE,
+    int(_GEOM.mjGEOM_SPHERE): ELLIPSOID,
+    int(_GEOM.mjGEOM_ELLIPSOID): ELLIPSOID,
+    int(_GEOM.mjGEOM_CAPSULE): CAPSULE,
+    int(_GEOM.mjGEOM_CYLINDER): CYLINDER,
+    int(_GEOM.mjGEOM_BOX): BOX,
+}
+_VISIBLE_GROUPS = 3  # 0, 1 and 2, as in MuJoCo's default visualisation options
+_UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom's default colour, which gives way to its material's
+_SKY_ROWS = 64
+_SHADOW_SIDE = 1024
+_SHADOW_DISTANCE = 100.0  # of the shadow camera of a directional light, in scene radii: rays are almost parallel
+
+
+def build_scene(model: mujoco.MjModel, shadows: bool) -> tuple[NDArray[np.int32], Scene]:
+    """Indices of the visible geoms, opaque ones first, and everything known of them, the sky and the lights."""
+    rgba = _geom_rgba(model)
+    visible = np.isin(model.geom_type, list(_KINDS)) & (model.geom_group < _VISIBLE_GROUPS) & (rgba[:, 3] > 0)
+    geoms = np.flatnonzero(visible).astype(np.int32)
+    geoms = geoms[np.argsort(rgba[geoms, 3] < 1, kind="stable")]
+    opaque = int((rgba[geoms, 3] >= 1).sum())
+    kind = np.array([_KINDS[int(kind)] for kind in model.geom_type[geoms]], np.int32)
+    size, reach = _sizes(model, geoms, kind)
+    material = model.geom_matid[geoms]
+    emission = np.zeros(len(geoms), np.float32)
+    emission[material >= 0] = model.mat_emission[material[material >= 0]]
+    ambient, lights, light_pose, casts = _lights(model)
+    shadow_light = int(casts.argmax()) if shadows and casts.any() else -1
+    camera, tangent = _shadow_camera(model, lights[shadow_light], light_pose[shadow_light])
+    return geoms, Scene(
+        layers=np.array([(0, opaque), *((g, g + 1) for g in range(opaque, len(geoms)))], np.int64),
+        kind=kind,
+        size=size,
+        reach=reach,
+        colour=np.ascontiguousarray(rgba[geoms, :3], np.float32),
+        alpha=np.ascontiguousarray(rgba[geoms, 3], np.float32),
+        emission=emission,
+        sky=_sky(model),
+        ambient=ambient,
+        lights=lights,
+        light_pose=light_pose,
+        shadow_light=shadow_light,
+        shadow_camera=camera,
+        shadow_tangent=tangent,
+        shadow_side=_SHADOW_SIDE if shadow_light >= 0 else 2,
+    )
+
+
+def _geom_rgba(model: mujoco.MjModel) -> NDArray[np.float32]:
+    """[G, 4]: a geom's own colour where set, else its material's, times the mean of the material's texture."""
+    rgba = np.array(model.geom_rgba)
+    for g in np.flatnonzero(model.geom_matid >= 0):
+        material = model.geom_matid[g]
+        if np.array_equal(rgba[g], np.array(_UNSET_RGBA, np.float32)):
+            rgba[g] = model.mat_rgba[material]
+        texture = int(model.mat_texid[material, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+        if texture >= 0:
+            rgba[g, :3] *= _texels(model, texture).mean((0, 1)) / 255
+    return rgba
+
+
+def _texels(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
+    """[h, w, 3] of one texture, from 0 to 255; a cube's six faces lie below each other."""
+    height, width, channels = (
+        int(model.tex_height[texture]),
+        int(model.tex_width[texture]),
+        int(model.tex_nchannel[texture]),
+    )
+    start = int(model.tex_adr[texture])
+    texels = model.tex_data[start : start + height * width * channels].reshape(height, width, channels)
+    return np.broadcast_to(texels[..., :3], (height, width, 3)).astype(np.float32)
+
+
+def _sizes(
+    model: mujoco.MjModel, geoms: NDArray[np.int32], kind: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """`size` and `reach` of `Scene`."""
+    size = np.ascontiguousarray(model.geom_size[geoms], np.float32)
+    sphere = model.geom_type[geoms] == int(_GEOM.mjGEOM_SPHERE)
+    size[sphere] = size[sphere, :1]
+    plane, capsule, tube = kind == PLANE, kind == CAPSULE, (kind == CAPSULE) | (kind == CYLINDER)
+    size[plane, 2] = 0
+    size[plane] = np.where((size[plane] == 0) & np.array([True, True, False]), np.inf, size[plane])
+    reach = size.copy()
+    reach[tube, 2] = size[tube, 1] + np.where(capsule[tube], size[tube, 0], 0)
+    reach[tube, 1] = size[tube, 0]
+    return size, reach
+
+
+def _sky(model: mujoco.MjModel) -> NDArray[np.float32]:
+    """[N, 3] `sky` of `Scene` from a face of the sky box, black without one."""
+    found = np.flatnonzero(model.tex_type == int(mujoco.mjtTexture.mjTEXTURE_SKYBOX))
+    if not len(found):
+        return np.zeros((_SKY_ROWS, 3), np.float32)
+    texels = _texels(model, int(found[0]))
+    side = texels.shape[1]
+    faces = texels.reshape(-1, side, side, 3).mean(2)  # right, left, up, down, front, back; each by rows
+    sine = np.linspace(1, -1, _SKY_ROWS)
+    tangent = sine / np.sqrt(np.maximum(1 - sine**2, 1e-9))
+    rows = np.clip((1 - tangent) / 2 * side, 0, side - 1).astype(int)
+    sky = faces[4 if len(faces) == 6 else 0][rows]
+    if len(faces) == 6:
+        sky[tangent > 1], sky[tangent < -1] = faces[2].mean(0), faces[3].mean(0)
+    return np.ascontiguousarray(sky, np.float32)
+
+
+def _lights(
+    model: mujoco.MjModel,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
+    """`ambient`, `lights` and `light_pose` of `Scene`, and which lights cast shadows."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    mujoco.mj_camlight(model, data)
+    head = model.vis.headlight
+    shine = 1.0 if head.active else 0.0
+    ambient = shine * np.array(head.ambient, np.float32)
+    lights, poses, casts = [[*(shine * np.array(head.diffuse)), 1, 0, 0, -1, 0, 0]], [np.zeros(6)], [False]
+    for i in np.flatnonzero(model.light_active):
+        ambient = ambient + model.light_ambient[i]
+        directional = model.light_type[i] == int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+        spot = model.light_type[i] == int(mujoco.mjtLightType.mjLIGHT_SPOT)
+        cutoff, exponent = (np.cos(np.deg2rad(model.light_cutoff[i])), model.light_exponent[i]) if spot else (-1, 0)
+        lights.append([*model.light_diffuse[i], *model.light_attenuation[i], cutoff, exponent, float(not directional)])
+        poses.append(np.concatenate([data.light_xpos[i], data.light_xdir[i]]))
+        casts.append(bool(model.light_castshadow[i]))
+    return ambient.astype(np.float32), np.array(lights, np.float32), np.array(poses), np.array(casts)
+
+
+def _shadow_camera(
+    model: mujoco.MjModel, light: NDArray[np.float32], pose: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """`shadow_camera` and `shadow_tangent` of `Scene`: at a light with a position, far away for a directional one."""
+    direction = pose[3:] / max(float(np.linalg.norm(pose[3:])), 1e-9)
+    if light[8] > 0:
+        eye, tangent = pose[:3], float(np.tan(min(np.arccos(light[6]), np.deg2rad(60))))
+    else:
+        centre, radius = _occupied(model)
+        eye, tangent = centre - direction * radius * _SHADOW_DISTANCE, 1 / _SHADOW_DISTANCE
+    helper = np.array([1.0, 0, 0]) if abs(direction[2]) > 0.9 else np.array([0, 0, 1.0])
+    right = np.cross(direction, helper)
+    right /= max(float(np.linalg.norm(right)), 1e-9)
+    axes = np.stack([right, np.cross(right, direction), -direction], axis=1)
+    return np.concatenate([eye, axes.ravel()]), tangent
+
+
+def _occupied(model: mujoco.MjModel) -> tuple[NDArray[np.float64], float]:
+    """Centre and radius of a sphere about all geoms but planes in the reference configuration, m."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    solid = model.geom_type != int(_GEOM.mjGEOM_PLANE)
+    if not solid.any():
+        return np.array(model.stat.center), float(model.stat.extent)
+    at, bound = data.geom_xpos[solid], model.geom_rbound[solid]
+    centre = ((at - bound[:, None]).min(0) + (at + bound[:, None]).max(0)) / 2
+    return centre, float((np.linalg.norm(at - centre, axis=1) + bound).max())

@@ -1,0 +1,148 @@
+"""MuJoCo's own renderer without a display: finding a GL that works, and drawing with shadows and smooth edges.
+
+The environment variable `EMBODIED_GL` chooses: unset for the first that works, `egl` or `osmesa` for that one only,
+`off` for none, so that everything is drawn by the ray caster.
+"""
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+from typing import Any, Self
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError, InfrastructureError
+from simulators.render.ray import camera_id
+
+BACKENDS = ("egl", "osmesa")
+GL_HINT = "for full-quality videos: apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+_PROBE_S = 30.0
+_SHADOW_SIDE, _SAMPLES = 2048, 4
+
+# Draws a white wall and looks whether it is bright; run in a process of its own, since a broken GL crashes or hangs.
+_PROBE = """
+import importlib, mujoco, numpy as np
+context = importlib.import_module("mujoco.{backend}").GLContext(8, 8)
+context.make_current()
+model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='9' rgba='1 1 1 1'/></worldbody></mujoco>")
+data, scene, camera = mujoco.MjData(model), mujoco.MjvScene(model, 10), mujoco.MjvCamera()
+mujoco.mj_forward(model, data)
+camera.distance = 30
+mujoco.mjv_updateScene(model, data, mujoco.MjvOption(), None, camera, int(mujoco.mjtCatBit.mjCAT_ALL), scene)
+gl, rect, image = mujoco.MjrContext(model, 150), mujoco.MjrRect(0, 0, 8, 8), np.zeros((8, 8, 3), np.uint8)
+mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), gl)
+mujoco.mjr_render(rect, scene, gl)
+mujoco.mjr_readPixels(image, None, rect, gl)
+print("drawn" if image[3:5, 3:5].min() > 40 else "dark", flush=True)
+"""
+
+
+def find_gl() -> str | None:
+    """The GL backend that draws here, `egl` or `osmesa`, or None; tried once per process and setting.
+
+    Takes about a second the first time, and at most a minute where a GL hangs.
+
+    Raises:
+        ConfigError: `EMBODIED_GL` has a value that means nothing.
+    """
+    wanted = os.environ.get("EMBODIED_GL", "").lower()
+    if wanted not in ("", "off", *BACKENDS):
+        raise ConfigError(f"EMBODIED_GL is {wanted!r}", "environment", f"use off, {' or '.join(BACKENDS)}, or unset it")
+    if wanted == "off":
+        return None
+    candidates = [wanted] if wanted else list(BACKENDS)
+    if "OpenGL" in sys.modules:
+        # PyOpenGL binds one platform when it is imported; no other can be had in this process.
+        candidates = [name for name in candidates if name == os.environ.get("PYOPENGL_PLATFORM", "").lower()]
+    return next((name for name in candidates if _draws(name)), None)
+
+
+@functools.cache
+def _draws(backend: str) -> bool:
+    environment = {**os.environ, "PYOPENGL_PLATFORM": backend, "MUJOCO_GL": backend}
+    command = [sys.executable, "-c", _PROBE.format(backend=backend)]
+    try:
+        run = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return run.returncode == 0 and run.stdout.split()[-1:] == [b"drawn"]
+
+
+class GLRenderer:
+    """Draws a model with shadows and multisampling, for videos. Use it in the thread that made it, and close it.
+
+    Args:
+        model: Any model; it is left as it is.
+        width: Pixels.
+        height: Pixels.
+
+    Raises:
+        InfrastructureError: No GL that works.
+    """
+
+    def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
+        backend = find_gl()
+        if backend is None:
+            raise InfrastructureError("no GL library draws here", "render", GL_HINT)
+        # MuJoCo reads MUJOCO_GL when it is imported, which has happened; its context classes can be taken directly.
+        os.environ.setdefault("PYOPENGL_PLATFORM", backend)
+        self._model, self.width, self.height = model, width, height
+        self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 100)
+        self._rect = mujoco.MjrRect(0, 0, width, height)
+        self._window = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
+        self._window.make_current()
+        self._context = _context(model, width, height)
+        mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), self._context)
+
+    def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
+        """[H, W, 3] RGB of `data`, whose poses are up to date, through a camera of the model.
+
+        Raises:
+            ConfigError: Unknown camera.
+        """
+        view = mujoco.MjvCamera()
+        view.type, view.fixedcamid = int(mujoco.mjtCamera.mjCAMERA_FIXED), camera_id(self._model, camera)
+        every = int(mujoco.mjtCatBit.mjCAT_ALL)
+        mujoco.mjv_updateScene(self._model, data, mujoco.MjvOption(), None, view, every, self._scene)
+        image = np.empty((self.height, self.width, 3), np.uint8)
+        self._window.make_current()
+        mujoco.mjr_render(self._rect, self._scene, self._context)
+        mujoco.mjr_readPixels(image, None, self._rect, self._context)
+        return np.ascontiguousarray(image[::-1])
+
+    def close(self) -> None:
+        if self._window is not None:
+            self._window.make_current()
+            self._context.free()
+            self._window.free()
+            self._window = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _context(model: mujoco.MjModel, width: int, height: int) -> mujoco.MjrContext:
+    """A rendering context of our size and quality, which MuJoCo takes from the model only."""
+    places = [
+        (model.vis.global_, "offwidth", width),
+        (model.vis.global_, "offheight", height),
+        (model.vis.quality, "offsamples", _SAMPLES),
+        (model.vis.quality, "shadowsize", _SHADOW_SIDE),
+    ]
+    kept = [getattr(owner, name) for owner, name, _ in places]
+    try:
+        for owner, name, value in places:
+            setattr(owner, name, value)
+        return mujoco.MjrContext(model, int(mujoco.mjtFontScale.mjFONTSCALE_100))
+    finally:
+        for (owner, name, _), value in zip(places, kept, strict=True):
+            setattr(owner, name, value)
