@@ -114,12 +114,13 @@ class EpisodeAssembler:
         episode = self._open.get(key)
         if episode is None:
             return
-        fits = int(segment.rows.seq[0, b]) == episode.steps and int(segment.rows.episode[0, b]) == episode.counted
+        goes_on = int(segment.rows.episode[0, b]) == episode.counted
+        fits = goes_on and int(segment.rows.seq[0, b]) == episode.steps and episode.agent == segment.agent
         if episode.pieces:
-            fits &= episode.agent == segment.agent and episode.pieces[-1].fits(segment)
+            fits &= episode.pieces[-1].fits(segment)
         if not fits:
             del self._open[key]
-            self.dropped += 1
+            self.dropped += not goes_on  # one that goes on is counted at its end
 
     def _finish(self, episode: _Open, segment: Segment, outcome: Outcome, final: int) -> Episode:
         last = {name: segment.final[name][final : final + 1] for name in segment.observations}

@@ -1,0 +1,227 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from buffer_samples import assert_same, make_episode, run_faults
+
+from embodied.buffer.keep import RULES
+from embodied.buffer.recorder import recover
+from embodied.buffer.shards import ShardWriter
+from embodied.buffer.store import EpisodeStore
+from embodied.buffer.summary import summarise
+from embodied.data import Outcome
+from embodied.errors import ConfigError, CorruptFile, DataError, InfrastructureError, UserError
+
+
+def fill(store: EpisodeStore, mode: str, shards: int, each: int = 2, first: int = 0) -> list[str]:
+    ids = []
+    for shard in range(shards):
+        for number in range(each):
+            ids.append(f"{mode}-0-{first + shard:04d}-{number:06d}")
+            assert store.add(make_episode(len(ids), ids[-1], mode=mode))
+        [path] = store.seal()
+        os.utime(path, ns=(10**9 * (first + shard), 10**9 * (first + shard)))
+    store.refresh()
+    return ids
+
+
+def test_what_is_sealed_is_read_listed_and_iterated(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path / "episodes", keep=["all"])
+    assert (len(store), store.ids(), store.seal(), store.corrupt, list(store.iterate())) == (0, [], [], [], [])
+    episodes = {
+        "a": make_episode(1, "a", mode="evaluation", outcome=Outcome.SUCCESS),
+        "b": make_episode(2, "b", mode="train"),
+        "c": make_episode(3, "c", mode="evaluation"),
+    }
+    for episode in episodes.values():
+        store.add(episode)
+    assert len(EpisodeStore(tmp_path / "episodes")) == 0
+    assert [path.name for path in store.seal()] == ["shard-0-000000.h5", "shard-0-000001.h5"]
+    reader = EpisodeStore(tmp_path / "episodes")
+    assert sorted(reader.ids()) == ["a", "b", "c"] and len(reader) == 3
+    assert {s.id: s for s in reader.summary()} == {id: summarise(e) for id, e in episodes.items()}
+    for id, episode in episodes.items():
+        assert_same(reader.read(id), episode)
+    assert [e.id for e in reader.iterate(mode="evaluation")] == ["a", "c"]
+    assert [e.id for e in reader.iterate(outcome="success")] == ["a"]
+    assert reader.verify() == []
+    with pytest.raises(UserError, match="did you mean") as caught:
+        reader.read("aa")
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        ([], ""),
+        (["evaluation"], "eE"),
+        (["demonstration"], "dD"),
+        (["failure"], "etd"),
+        (["success"], "ETD"),
+        (["evaluation", "failure"], "eEtd"),
+        (["all"], "eEtTdD"),
+    ],
+)
+def test_rules_say_what_is_kept(tmp_path: Path, keep: list[str], kept: str) -> None:
+    store = EpisodeStore(tmp_path, keep=keep)
+    for name in "eEtTdD":
+        mode = {"e": "evaluation", "t": "train", "d": "demonstration"}[name.lower()]
+        outcome = Outcome.SUCCESS if name.isupper() else Outcome.TIME_LIMIT
+        assert store.add(make_episode(0, name, mode=mode, outcome=outcome)) == (name in kept)
+    store.seal()
+    assert set(store.ids()) == set(kept)
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean evaluation"):
+        EpisodeStore("nowhere", keep=["evalution"])
+    assert not Path("nowhere").exists() and len(RULES) == 5
+
+
+def test_shards_fill_by_count_and_by_bytes(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path, 7, max_episodes=2)
+    assert writer.add(make_episode(0, "a")) is None
+    assert writer.add(make_episode(0, "b")) == tmp_path / "shard-7-000000.h5"
+    assert ShardWriter(tmp_path, 7, max_bytes=1).add(make_episode(0, "c")) == tmp_path / "shard-7-000001.h5"
+    assert EpisodeStore(tmp_path).ids() == ["a", "b", "c"]
+
+
+def test_an_id_is_stored_once(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"])
+    store.add(make_episode(0, "a"))
+    for _ in range(2):
+        with pytest.raises(DataError, match="stored already"):
+            store.add(make_episode(1, "a"))
+        store.seal()
+    with pytest.raises(DataError, match="stored already"):
+        EpisodeStore(tmp_path, keep=["all"]).add(make_episode(1, "a"))
+
+
+def test_the_oldest_training_shards_make_room(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"])
+    fill(store, "evaluation", 1)
+    training = fill(store, "train", 3, first=1)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.h5"))
+    limited = EpisodeStore(tmp_path, keep=["all"], quota_bytes=size + 100)
+    fill(limited, "train", 1, first=9)
+    assert training[0] not in limited.ids() and training[2] in limited.ids()
+    fill(limited, "demonstration", 3, first=10)
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= size + 100
+    modes = [summary.mode for summary in limited.summary()]
+    assert modes == ["evaluation"] * 2 + ["demonstration"] * 6
+    before = set(tmp_path.iterdir())
+    limited.add(make_episode(0, "x", mode="evaluation"))
+    with pytest.raises(InfrastructureError, match="quota") as caught:
+        limited.seal()
+    assert "\n" not in caught.value.line() and set(tmp_path.iterdir()) == before
+
+
+def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"])
+    ids = fill(store, "train", 4)
+    head, body, stays, gone = sorted(tmp_path.glob("*.h5"))
+    head.write_bytes(head.read_bytes()[:1000])
+    data = bytearray(body.read_bytes())
+    data[-200] ^= 1
+    body.write_bytes(bytes(data))
+    (tmp_path / "other.h5").write_bytes(b"no HDF5")
+    gone.unlink()
+    reader = EpisodeStore(tmp_path)
+    assert [path for path, _ in reader.corrupt] == [head, tmp_path / "other.h5"]
+    assert [e.id for e in reader.iterate()] == ids[4:6]
+    assert {path for path, _ in reader.corrupt} == {head, tmp_path / "other.h5", body}
+    assert reader.ids() == ids[4:6]
+    other = EpisodeStore(tmp_path)
+    with pytest.raises(CorruptFile, match=body.name):
+        other.read(ids[2])
+    assert {path for path, _ in other.verify()} == {head, tmp_path / "other.h5", body}
+    # What cannot be read is never deleted to make room.
+    tight = EpisodeStore(tmp_path, keep=["all"], quota_bytes=1)
+    tight.add(make_episode(0, "x"))
+    with pytest.raises(InfrastructureError):
+        tight.seal()
+    assert head.exists() and stays.exists()
+
+
+def test_a_reader_beside_a_writer_sees_whole_shards_only(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, __file__, str(tmp_path), "30"], stdout=subprocess.PIPE, text=True)
+    reader = EpisodeStore(tmp_path)
+    seen = 0
+    end = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < end:
+        ids = reader.ids()
+        assert len(ids) >= seen and len(ids) % 3 == 0
+        assert [episode.id for episode in reader.iterate()][: len(ids)] == ids
+        seen = len(ids)
+        assert reader.corrupt == []
+    assert process.wait(10) == 0
+    assert process.stdout is not None and reader.ids() == process.stdout.read().split()
+
+
+# Work and checks for tests/faults.py, which runs them in processes that die.
+
+
+def work(folder: Path) -> None:
+    recover(folder / "episodes")
+    store = EpisodeStore(folder / "episodes", keep=["all"])
+    first = len(store)
+    for number in range(first, first + 3):
+        store.add(make_episode(number, f"e-{number}", steps=3))
+        store.seal()
+        with (folder / "acknowledged").open("a") as file:
+            file.write(f"e-{number}\n")
+
+
+def check(folder: Path, outcome: str) -> None:
+    done = folder / "acknowledged"
+    acknowledged = done.read_text().split() if done.exists() else []
+    store = EpisodeStore(folder / "episodes")
+    assert store.verify() == []
+    ids = store.ids()
+    assert set(acknowledged) <= set(ids) and len(set(ids)) == len(ids)
+    for id in ids:
+        assert_same(store.read(id), make_episode(int(id[2:]), id, steps=3))
+    if outcome not in ("done", "killed"):
+        assert "InfrastructureError: no disk space" in outcome
+        assert not ids and not list((folder / "episodes").iterdir())
+
+
+def test_killed_before_every_file_operation(tmp_path: Path) -> None:
+    assert run_faults(__file__, "calls", tmp_path) >= 10
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    assert run_faults(__file__, "random", tmp_path, "10") > 0
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    run_faults(__file__, "limited", tmp_path, "0", "100", "600", "9000")
+
+
+def test_on_a_full_file_system_episodes_wait_until_there_is_room(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("may not mount a small file system")
+    try:
+        ballast = tmp_path / "ballast"
+        ballast.write_bytes(b"x" * 250_000)
+        store = EpisodeStore(tmp_path / "episodes", keep=["all"])
+        store.add(make_episode(1, "a"))
+        with pytest.raises(InfrastructureError, match="no disk space") as caught:
+            store.seal()
+        assert "\n" not in caught.value.line() and list((tmp_path / "episodes").iterdir()) == []
+        ballast.unlink()
+        store.seal()
+        assert_same(EpisodeStore(tmp_path / "episodes").read("a"), make_episode(1, "a"))
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+if __name__ == "__main__":
+    written = EpisodeStore(sys.argv[1], keep=["all"], max_episodes=3)
+    for n in range(int(sys.argv[2])):
+        written.add(make_episode(n, f"e-{n:02d}"))
+        print(f"e-{n:02d}")
