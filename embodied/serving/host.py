@@ -69,19 +69,13 @@ class PolicyHost:
                     f"stream {stream.name}, policy {self.spec.name}",
                     nearest(stream.name, observation.streams),
                 )
-            for field, given, wanted in (
-                ("dtype", value.dtype.name, stream.dtype),
-                ("shape", value.shape[1:], stream.shape),
-            ):
-                if given != wanted:
-                    raise SpecMismatch(
-                        f"policy {self.spec.name} needs {stream.name} with {field} {wanted!r}, was sent {given!r}",
-                        f"stream {stream.name}, field {field}",
-                        "send what the policy's spec says",
-                    )
-            if len(value) != count:
+            if value.dtype != np.dtype(stream.dtype):
+                raise self._mismatch(stream.name, "dtype", value.dtype.name, stream.dtype)
+            if value.shape[1:] != stream.shape:
+                raise self._mismatch(stream.name, "shape", value.shape[1:], stream.shape)
+            if value.shape[:1] != (count,):
                 raise DataError(
-                    f"stream {stream.name} has {len(value)} rows of {count}", where, "send one value per row"
+                    f"stream {stream.name} has shape {value.shape} for {count} rows", where, "send one value per row"
                 )
             if stream.dtype == "float32" and not np.isfinite(value).all():
                 row = int(np.flatnonzero(~np.isfinite(value.reshape(count, -1)).all(axis=1))[0])
@@ -92,6 +86,13 @@ class PolicyHost:
                     "end the episode as an infrastructure fault before asking",
                 )
 
+    def _mismatch(self, stream: str, field: str, given: object, wanted: object) -> SpecMismatch:
+        return SpecMismatch(
+            f"policy {self.spec.name} needs {stream} with {field} {wanted!r}, was sent {given!r}",
+            f"stream {stream}, field {field}",
+            "send what the policy's spec says",
+        )
+
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
         """Check, then `decide`."""
         self.check(observation, noise_keys, mode)
@@ -101,7 +102,7 @@ class PolicyHost:
         """Decide for rows that `check` has passed; the chunk carries the version and the policy's name.
 
         Raises:
-            DataError: The policy's answer has another shape than its spec says.
+            DataError: The policy's answer has another shape or dtype than its spec says.
         """
         spec, count = self.spec, len(observation.rows)
         shape = (count, spec.chunk, spec.agent.action_dim)
@@ -110,13 +111,14 @@ class PolicyHost:
             nothing = np.zeros(shape, np.float32)
             return ActionChunk(observation.rows, nothing, nothing.copy(), np.zeros(0, np.float32), versions, spec.name)
         chunk = self._policy.act(observation, noise_keys, mode)
-        if not chunk.actions.shape == chunk.log_probs.shape == shape or chunk.values.shape != (count,):
-            raise DataError(
-                f"the policy gave actions {chunk.actions.shape}, log-probabilities {chunk.log_probs.shape}, "
-                f"values {chunk.values.shape}",
-                f"policy {spec.name}",
-                f"its spec says {shape}",
-            )
+        for name, wanted in (("actions", shape), ("log_probs", shape), ("values", (count,))):
+            array = getattr(chunk, name)
+            if array.shape != wanted or array.dtype != np.float32:
+                raise DataError(
+                    f"the policy gave {name} as {array.dtype} {array.shape}",
+                    f"policy {spec.name}",
+                    f"its spec says float32 {wanted}",
+                )
         chunk.versions, chunk.policy = versions, spec.name
         return chunk
 

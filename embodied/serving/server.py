@@ -94,6 +94,8 @@ class PolicyServer:
         """Stop listening; a socket file is removed."""
         if self._doorman is not None:
             self._doorman.stop()
+        if self._socket is not None and self.address.startswith("ipc://"):
+            Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)  # before a successor can make its own
         if self._context is not None:
             self._context.destroy()
         self._context = self._socket = self._doorman = None

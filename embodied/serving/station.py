@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied.data import Observation
+from embodied.data import ActionChunk, Observation
 from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, InfrastructureError, MessageError, UserError
 from embodied.serving.batcher import Batcher, Request, concatenate, split
 from embodied.serving.host import PolicyHost
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _ACTIVE_S = 0.5  # a session that asked this recently is waited for
 _MAX_SESSIONS = 1024
+_TEXT = 2000
 
 Reply = tuple[bytes, list[Buffer]]
 
@@ -217,24 +218,26 @@ class ServerStation:
         try:
             observation, keys = concatenate(batch)
             parts = split(self.host.decide(observation, keys, batch[0].mode), batch)
-        except EmbodiedError as error:
-            for request in batch:
-                self._refuse(request.peer, request.id, error)
-            return
+            answers = [self._answer(request, part) for request, part in zip(batch, parts, strict=True)]
         except Exception as error:
-            log.exception("the policy failed")
-            for request in batch:
-                self._refuse(request.peer, request.id, _unexpected(error, self.host.spec.name))
+            if len(batch) > 1:  # one client's rows must not fail the others'
+                for request in batch:
+                    self._compute([request])
+            elif isinstance(error, EmbodiedError):
+                self._refuse(batch[0].peer, batch[0].id, error)
+            else:
+                log.exception("the policy failed")
+                self._refuse(batch[0].peer, batch[0].id, _unexpected(error, self.host.spec.name))
             return
         self._batch_s += 0.1 * (self._clock() - start - self._batch_s)
         self.counts.batches += 1
-        for request, part in zip(batch, parts, strict=True):
-            self.counts.requests += 1
-            self.counts.rows += request.rows
-            body, arrays = chunk_to_message(part)
-            self._replies.append(
-                (request.peer, encode(Message("act", request.id, body=body, arrays=arrays), self._limits))
-            )
+        self.counts.requests += len(batch)
+        self.counts.rows += sum(request.rows for request in batch)
+        self._replies.extend(answers)
+
+    def _answer(self, request: Request, chunk: ActionChunk) -> Reply:
+        body, arrays = chunk_to_message(chunk)
+        return request.peer, encode(Message("act", request.id, body=body, arrays=arrays), self._limits)
 
     def _active(self, now: float) -> set[str]:
         return {name for name, session in self._sessions.items() if now - session.acted < _ACTIVE_S}
@@ -256,7 +259,12 @@ class ServerStation:
         if isinstance(error, Busy):
             self.counts.busy += 1
             body["retry_ms"] = int(np.clip(self._batch_s * 1000 * 2, 5, 1000))
-        self._reply(peer, "error", id, {k: v[:2000] if isinstance(v, str) else v for k, v in body.items()})
+        self._reply(peer, "error", id, {k: _plain(v) if isinstance(v, str) else v for k, v in body.items()})
+
+
+def _plain(text: str) -> str:
+    """Text that surely can be packed."""
+    return text[:_TEXT].encode("utf-8", "replace").decode()
 
 
 def _unexpected(error: Exception, policy: str) -> InfrastructureError:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from embodied.errors import EmbodiedError, InfrastructureError, MessageError
 
 Arrays = dict[str, NDArray[Any]]
 
-_ROW_DTYPES = {name: str(array.dtype) for name, array in Rows.of_bodies(0).arrays().items()}
+_INT32_ROWS = ("body", "scene", "agent", "seq")
 _TEXT = 2000
 
 
@@ -35,18 +34,18 @@ def take_array(
 
 
 def rows_to_arrays(rows: Rows) -> Arrays:
-    """Row vectors as arrays `rows/<name>` of [B]."""
-    return {f"rows/{name}": array for name, array in rows.arrays().items()}
+    """Row vectors as `rows` [4, B] int32 of body, scene, agent and seq, and `episode` [B] int64."""
+    return {"rows": np.stack([getattr(rows, name) for name in _INT32_ROWS]), "episode": rows.episode}
 
 
 def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
-    """The rows of a message, all of one length.
+    """The rows of a message.
 
     Raises:
         MessageError: A vector is missing, or of another dtype or length.
     """
-    count = len(take_array(arrays, "rows/body", _ROW_DTYPES["body"], (None,)))
-    return Rows(*(take_array(arrays, f"rows/{f.name}", _ROW_DTYPES[f.name], (count,)) for f in fields(Rows)))
+    body, scene, agent, seq = take_array(arrays, "rows", "int32", (len(_INT32_ROWS), None))
+    return Rows(body, scene, agent, take_array(arrays, "episode", "int64", (len(body),)), seq)
 
 
 def observation_to_arrays(observation: Observation) -> Arrays:

@@ -20,6 +20,7 @@ KINDS = frozenset(
     ["hello", "act", "reset", "outcome", "segment", "push", "credit", "ack", "status", "heartbeat", "error", "bye"],
 )
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
+_NAMES = {np.dtype(name): name for name in DTYPES}  # `dtype.name` is slow
 
 Buffer = bytes | memoryview
 
@@ -98,12 +99,11 @@ def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
     frames: list[Buffer] = []
     entries: list[list[Any]] = []
     for name, value in message.arrays.items():
-        if value.dtype.name not in DTYPES:
-            raise MessageError(
-                f"array {name} has dtype {value.dtype}", _where(message), f"send one of {', '.join(DTYPES)}"
-            )
-        array = np.asarray(value, dtype=DTYPES[value.dtype.name], order="C")
-        entries.append([name, value.dtype.name, list(array.shape)])
+        dtype = _NAMES.get(value.dtype) or value.dtype.name
+        if dtype not in DTYPES:
+            raise MessageError(f"array {name} has dtype {dtype}", _where(message), f"send one of {', '.join(DTYPES)}")
+        array = np.asarray(value, DTYPES[dtype], order="C")
+        entries.append([name, dtype, list(array.shape)])
         frames.append(array.reshape(-1).view(np.uint8).data)
     fields = {
         "v": PROTOCOL,
@@ -150,6 +150,7 @@ def decode_header(frame: Buffer, limits: Limits = LIMITS) -> Header:
             max_array_len=limits.items,
             max_map_len=limits.items,
             max_ext_len=0,
+            ext_hook=_no_extensions,
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MessageError(f"header is not msgpack within limits: {error}", "header", "send a header map") from None
@@ -183,7 +184,7 @@ def decode_arrays(header: Header, frames: Sequence[Buffer]) -> Message:
         view = np.frombuffer(frame, np.uint8)
         if dtype == "bool" and view.size and view.max() > 1:
             raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
-        arrays[name] = np.array(view.view(DTYPES[dtype]), dtype=dtype).reshape(shape)
+        arrays[name] = view.view(DTYPES[dtype]).astype(dtype).reshape(shape)
     header.message.arrays = arrays
     return header.message
 
@@ -225,12 +226,13 @@ def _check_entries(entries: list[Any], limits: Limits) -> list[tuple[str, str, t
             raise MessageError("an array's name is missing, too long or used twice", "header", "name each array once")
         if type(dtype) is not str or dtype not in DTYPES:
             raise MessageError(f"array {name} has an unknown dtype", "header", f"send one of {', '.join(DTYPES)}")
-        if type(shape) is not list or len(shape) > limits.ndim or not all(type(n) is int and n >= 0 for n in shape):
-            raise MessageError(
-                f"array {name} has no shape of up to {limits.ndim} axes", "header", "send a list of sizes"
-            )
-        # Zeros count as ones, since numpy refuses shapes whose other axes overflow.
-        size = math.prod(max(n, 1) for n in shape) * DTYPES[dtype].itemsize
+        if type(shape) is not list or len(shape) > limits.ndim:
+            raise MessageError(f"array {name} has no shape of up to {limits.ndim} axes", "header", "send a list")
+        size = DTYPES[dtype].itemsize
+        for n in shape:
+            if type(n) is not int or n < 0:
+                raise MessageError(f"array {name} has a size that is no count", "header", "send integers from 0")
+            size *= n or 1  # numpy refuses a shape whose other axes overflow, even beside a zero
         total += size
         if size > limits.frame_bytes:
             raise MessageError(
@@ -241,6 +243,10 @@ def _check_entries(entries: list[Any], limits: Limits) -> list[tuple[str, str, t
         names.add(name)
         checked.append((name, dtype, tuple(shape)))
     return checked
+
+
+def _no_extensions(code: int, data: bytes) -> None:
+    raise ValueError(f"extension type {code}")
 
 
 def _check_body(body: dict[str, Any], limits: Limits) -> None:

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from tiny import SPEC, TinyPolicy, manifest, observation, same, tensors
+
+from embodied.data import ActionChunk, Outcome, Rows
+from embodied.errors import DataError, MessageError, WeightsRefused
+from embodied.serving.host import PolicyHost
+from embodied.weights.manifest import Manifest
+
+
+def test_versions_are_stamped_and_only_grow() -> None:
+    host = PolicyHost(TinyPolicy())
+    seen = observation(2)
+    keys = seen.rows.noise_keys(0)
+    assert host.version == (0, "")
+    assert host.act(seen, keys, "mean").policy == "tiny"
+    assert host.switch(manifest(3), tensors(3)) == host.version == manifest(3).version
+    chunk = host.act(seen, keys, "mean")
+    assert chunk.versions.tolist() == [3, 3] and chunk.versions.dtype == np.int64
+    assert chunk.values.tolist() == [3, 3]
+    assert host.switch(manifest(3), {}) == host.version  # the same again needs no tensors
+    for number, tag, words in ((2, 2, "stale"), (3, 4, "another content")):
+        with pytest.raises(WeightsRefused, match=words) as caught:
+            host.switch(manifest(number, tag), tensors(tag))
+        assert manifest(number, tag).label in caught.value.where and manifest(3).label in caught.value.what
+    same(host.act(seen, keys, "mean"), chunk)
+
+
+def test_weights_of_another_policy_partial_altered_or_unfit() -> None:
+    host = PolicyHost(TinyPolicy())
+    host.switch(manifest(1), tensors(1))
+    whole = tensors(2)
+    unfit = {"weight": np.zeros((5, 6), np.float32), "tag": whole["tag"]}
+    for said, sent, words in (
+        (Manifest.of("other", 2, whole, {}), whole, "other"),
+        (manifest(2), {"tag": whole["tag"]}, "weight is missing"),
+        (manifest(2), {**whole, "more": whole["tag"]}, "more"),
+        (manifest(2), {**whole, "weight": whole["weight"] + 1}, "weight"),
+        (manifest(2), {**whole, "weight": whole["weight"].astype(np.float64)}, "dtype"),
+        (Manifest.of("tiny", 2, unfit, SPEC.to_dict()), unfit, "does not fit"),
+    ):
+        with pytest.raises(WeightsRefused, match=words):
+            host.switch(said, sent)
+        assert host.version == manifest(1).version
+        assert host.act(observation(1), np.zeros((1, 4), np.int64), "mean").values.tolist() == [1]
+
+
+def test_a_policy_that_breaks_its_spec_is_found_out() -> None:
+    class Broken(TinyPolicy):
+        def act(self, *args) -> ActionChunk:  # type: ignore[no-untyped-def]
+            chunk = super().act(*args)
+            chunk.actions = chunk.actions[:, :2]
+            return chunk
+
+    with pytest.raises(DataError, match="policy gave actions"):
+        PolicyHost(Broken()).act(observation(2), np.zeros((2, 4), np.int64), "mean")
+
+
+def test_outcomes_are_counted_per_version_and_bounded() -> None:
+    host = PolicyHost(TinyPolicy())
+    rows = Rows.of_bodies(2)
+    for number in range(100):
+        host.outcome(rows, [Outcome.SUCCESS, Outcome.SAFETY_STOP], [number, number])
+    assert len(host.outcomes) == 64 and host.outcomes[99].tolist() == [0, 1, 0, 0, 1, 0, 0]
+    for outcomes in ([1], [1, 7], [1, -1]):
+        with pytest.raises(MessageError):
+            host.outcome(rows, outcomes)

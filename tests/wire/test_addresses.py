@@ -1,0 +1,85 @@
+import socket
+from pathlib import Path
+
+import pytest
+import zmq
+
+from embodied.errors import UserError
+from embodied.wire import addresses
+
+
+@pytest.fixture
+def router():
+    context = zmq.Context()
+    yield context.socket(zmq.ROUTER)
+    context.destroy(linger=0)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "5555", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "http://a:1", "inproc://x", "ipc://", "ipc://@abstract",
+     "tcp://a b:1", "ipc://" + "x" * 200],
+)  # fmt: skip
+def test_malformed_addresses(address: str) -> None:
+    with pytest.raises(UserError) as caught:
+        addresses.check(address)
+    assert caught.value.fix and "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://0.0.0.0:0", "tcp://*:5000", "tcp://192.0.2.1:5000", "tcp://[::]:5000", "tcp://eth0:1"]
+)
+def test_listening_to_others_needs_keys(router: zmq.Socket[bytes], address: str) -> None:
+    with pytest.raises(UserError, match="no keys are given"):
+        addresses.bind(router, address)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://localhost:0"])
+def test_a_free_port_is_told(router: zmq.Socket[bytes], address: str) -> None:
+    bound = addresses.bind(router, address)
+    assert bound.startswith("tcp://127.0.0.1:") and not bound.endswith(":0")
+
+
+def test_a_port_in_use_names_its_holder(router: zmq.Socket[bytes]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is in use by process .*python"):
+            addresses.bind(router, f"tcp://127.0.0.1:{port}")
+
+
+def test_an_address_of_another_machine(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    addresses.create_keys(tmp_path / "keys")
+    with pytest.raises(UserError, match="no such network address"):
+        addresses.bind(router, "tcp://192.0.2.1:5000", tmp_path / "keys")
+
+
+def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="mkdir -p"):
+        addresses.bind(router, f"ipc://{tmp_path}/missing/socket")
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(UserError, match="no socket is in the way"):
+        addresses.bind(router, f"ipc://{tmp_path}/notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(tmp_path / "socket"))
+    stale.close()
+    assert addresses.bind(router, f"ipc://{tmp_path}/socket") == f"ipc://{tmp_path}/socket"
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.ROUTER) as second,
+        pytest.raises(UserError, match="another server"),
+    ):
+        addresses.bind(second, f"ipc://{tmp_path}/socket")
+
+
+def test_keys(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="create_keys"):
+        addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
+    addresses.create_keys(tmp_path)
+    with pytest.raises(UserError, match="keys exist"):
+        addresses.create_keys(tmp_path)
+    for name in ("server", "client"):
+        assert (tmp_path / f"{name}.key_secret").stat().st_mode & 0o077 == 0
+    (tmp_path / "server.key_secret").write_text((tmp_path / "server.key").read_text())
+    with pytest.raises(UserError, match="secret half"):
+        addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)

@@ -1,0 +1,170 @@
+import random
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from embodied.errors import MessageError
+from embodied.wire.message import DTYPES, KINDS, Limits, Message, decode, encode
+
+NAMES = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable())
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | NAMES
+    | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+ARRAYS = st.sampled_from(sorted(DTYPES)).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+)
+MESSAGES = st.builds(
+    Message,
+    kind=st.sampled_from(sorted(KINDS)),
+    id=st.integers(0, 2**63 - 1),
+    session=st.text(max_size=20).filter(lambda text: text.isprintable()),
+    policy=NAMES,
+    deadline_ms=st.integers(0, 2**40),
+    body=st.dictionaries(NAMES, PLAIN, max_size=4),
+    arrays=st.dictionaries(NAMES, ARRAYS, max_size=4),
+)
+
+
+def sent(message: Message) -> list[bytes]:
+    return [bytes(frame) for frame in encode(message)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(MESSAGES)
+def test_round_trip(message: Message) -> None:
+    got = decode(sent(message))
+    for name in ("kind", "id", "session", "policy", "deadline_ms", "body"):
+        assert getattr(got, name) == getattr(message, name)
+    assert got.arrays.keys() == message.arrays.keys()
+    for name, array in message.arrays.items():
+        back = got.arrays[name]
+        assert back.dtype == array.dtype and back.shape == array.shape and back.tobytes() == array.tobytes()
+        assert back.flags.c_contiguous and back.flags.writeable
+
+
+@pytest.mark.parametrize("source", ["valid", "noise"])
+def test_whatever_arrives_only_message_errors_come_out(source: str) -> None:
+    draw = random.Random(1)
+    arrays = {"a": np.zeros((3, 2), np.float32), "flags": np.ones(4, bool), "none": np.zeros((0, 9))}
+    whole = sent(Message("act", 7, "session", "policy", 50, {"mode": "mean", "deep": [[{"x": [1.5]}]]}, arrays))
+    refused = 0
+    for _ in range(4000):
+        frames = list(whole)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(frames)) if draw.random() < 0.5 else 0
+            frame = bytearray(frames[at])
+            match draw.randrange(6) if source == "valid" else 5:
+                case 0 | 1 if frame:
+                    frame[draw.randrange(len(frame))] = draw.randrange(256)
+                case 2:
+                    del frame[draw.randrange(len(frame) + 1) :]
+                case 3:
+                    place = draw.randrange(len(frame) + 1)
+                    frame[place:place] = draw.randbytes(draw.randint(1, 9))
+                case 4:
+                    frames.insert(at, draw.randbytes(draw.randint(0, 24)))
+                case _:
+                    frame = bytearray(draw.randbytes(draw.randint(0, 60)))
+            frames[at] = bytes(frame)
+        try:
+            decode(frames)
+        except MessageError as error:
+            refused += 1
+            assert "\n" not in error.line()
+    assert refused > 1000
+
+
+def header(**changes: Any) -> bytes:
+    fields = {"v": 1, "kind": "act", "id": 1, "session": "", "policy": "", "deadline_ms": 0, "arrays": [], "body": {}}
+    return msgpack.packb({**fields, **changes})
+
+
+BOMB = b"\xdd\x00\x0f\xff\xff" * 200_000
+DEEP = b"\x91" * 100_000
+
+
+def nested(depth: int) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for _ in range(depth):
+        body = {"x": body}
+    return body
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([], "without frames"),
+        ([header(v=2)], "protocol"),
+        ([msgpack.packb([1, 2])], "protocol"),
+        ([header(kind="launch")], "unknown message kind"),
+        ([header(kind=3)], "kind is no str"),
+        ([header(id=-1)], "out of range"),
+        ([header(id=True)], "id is no int"),
+        ([header(session="s" * 600)], "too long"),
+        ([header(body=nested(16))], "nested"),
+        ([header(body={"x": "y" * (1 << 17)})], "within limits"),
+        ([header(body={"x": list(range(5000))})], "within limits"),
+        ([BOMB], "within limits"),
+        ([DEEP], "within limits"),
+        ([bytes(1 << 23)], "header of"),
+        ([header(body={"x": msgpack.ExtType(5, b"")})], "extension type 5"),
+        ([header(arrays=[["a", "float32"]]), b""], "not announced"),
+        ([header(arrays=[["a", "object", [1]]]), b"12345678"], "unknown dtype"),
+        ([header(arrays=[["a", "uint8", [1]], ["a", "uint8", [1]]]), b"1", b"1"], "used twice"),
+        ([header(arrays=[["a", "uint8", [-1]]]), b""], "no count"),
+        ([header(arrays=[["a", "uint8", [1.0]]]), b"1"], "no count"),
+        ([header(arrays=[["a", "uint8", [1] * 9]]), b"1"], "axes"),
+        ([header(arrays=[["a", "float64", [1 << 40]]]), b""], "at most"),
+        ([header(arrays=[["a", "uint8", [0, 1 << 62, 1 << 62]]]), b""], "at most"),
+        ([header(arrays=[[f"a{i}", "uint8", [1 << 28]] for i in range(5)]), *[b""] * 5], "in all"),
+        ([header(arrays=[["a", "float32", [2]]]), b"1234567"], "needs 8"),
+        ([header(arrays=[["a", "float32", [2]]])], "0 array frames for 1"),
+        ([header(), b"x"], "1 array frames for 0"),
+        ([header(arrays=[["a", "bool", [2]]]), b"\x01\x02"], "no bool"),
+    ],
+)
+def test_malformed(frames: list[bytes], words: str) -> None:
+    with pytest.raises(MessageError, match=words):
+        decode(frames)
+
+
+def test_a_sender_finds_out_before_it_sends() -> None:
+    tight = Limits(frame_bytes=100, header_bytes=400)
+    for message in (
+        Message("act", arrays={"a": np.zeros(200, np.uint8)}),
+        Message("act", arrays={"a": np.array(["text"])}),
+        Message("act", body={"x": "y" * 500}),
+        Message("act", body={"x": object()}),
+        Message("act", body={1: 2}),  # type: ignore[dict-item]
+        Message("launch"),
+    ):
+        with pytest.raises(MessageError):
+            encode(message, tight)
+
+
+def test_layouts_that_are_not_ours_arrive_as_ours() -> None:
+    wide = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = {"swapped": wide.astype(">f4"), "strided": wide[:, ::2], "fortran": np.asfortranarray(wide)}
+    got = decode(sent(Message("act", arrays=arrays))).arrays
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(got[name], array)
+        assert got[name].dtype == np.float32 and got[name].flags.c_contiguous
+
+
+def test_arrays_are_sent_without_a_copy() -> None:
+    array = np.zeros((4, 4), np.float32)
+    frame = encode(Message("act", arrays={"a": array}))[1]
+    array[0, 0] = 1
+    assert np.frombuffer(frame, np.float32)[0] == 1
