@@ -31,6 +31,8 @@ class Stream:
         frame: Frame the numbers are expressed in, such as `base`; empty where none applies.
         rotation: One of `ROTATIONS`; empty where the stream is no rotation.
         rate_hz: Samples per second on the body's clock; 0 where the stream comes once per step.
+        limit: Of an action, the largest magnitude of each number that is obeyed, beyond which a body clips; 0 for
+            none. What a policy takes for one unit; not matched.
     """
 
     name: str
@@ -40,10 +42,11 @@ class Stream:
     frame: str = ""
     rotation: str = ""
     rate_hz: float = 0.0
+    limit: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
-            raise SpecMismatch(f"stream name {self.name!r} is empty or holds a slash", "spec", "name it without its agent")
+            raise SpecMismatch(f"stream name {self.name!r} is empty or holds a slash", "spec", "leave the agent out")
         if self.dtype not in STREAM_DTYPES:
             raise SpecMismatch(f"stream {self.name} has dtype {self.dtype!r}", "spec", f"use one of {STREAM_DTYPES}")
         if self.rotation not in ROTATIONS:
@@ -120,7 +123,7 @@ class AgentSpec:
                 tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data["actions"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MessageError(f"not a spec: {error!r}", "spec", "send the dictionary that AgentSpec.to_dict makes") from None
+            raise MessageError(f"not a spec: {error!r}", "spec", "send what AgentSpec.to_dict makes") from None
 
     @property
     def hash(self) -> str:
@@ -151,8 +154,10 @@ class BodySpec:
     control_size: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        return {**{k: getattr(self, k) for k in self.__dataclass_fields__ if k != "agents"},
-                "agents": {name: agent.to_dict() for name, agent in self.agents.items()}}
+        return {
+            **{k: getattr(self, k) for k in self.__dataclass_fields__ if k != "agents"},
+            "agents": {name: agent.to_dict() for name, agent in self.agents.items()},
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -190,19 +195,30 @@ class PolicySpec:
         match(theirs.actions, self.agent.actions, f"task {body.task}", f"policy {self.name}")
         if self.agent.action_dim != theirs.action_dim:
             raise SpecMismatch(
-                f"policy {self.name} gives {self.agent.action_dim} action numbers, {body.task} takes {theirs.action_dim}",
+                f"policy {self.name} gives {self.agent.action_dim} action numbers, "
+                f"{body.task} takes {theirs.action_dim}",
                 "actions",
                 "use a policy trained for this body",
             )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "agent": self.agent.to_dict(), "chunk": self.chunk, "execute": self.execute,
-                "extra": json.loads(json.dumps(dict(self.extra)))}
+        return {
+            "name": self.name,
+            "agent": self.agent.to_dict(),
+            "chunk": self.chunk,
+            "execute": self.execute,
+            "extra": json.loads(json.dumps(dict(self.extra))),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         try:
-            return cls(str(data["name"]), AgentSpec.from_dict(data["agent"]), int(data["chunk"]), int(data["execute"]),
-                       dict(data["extra"]))
+            return cls(
+                str(data["name"]),
+                AgentSpec.from_dict(data["agent"]),
+                int(data["chunk"]),
+                int(data["execute"]),
+                dict(data["extra"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None

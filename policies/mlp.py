@@ -26,7 +26,8 @@ class MLPPolicy:
         agent: Streams offered; those that are not float32 are left out of `spec`.
         hidden: Widths of the hidden layers of actor and critic each.
         init_std: Standard deviation of raw actions to begin with; 1 is one `action_scale`.
-        action_scale: Physical units of one raw unit, for all action streams or by stream name (1 where not named).
+        action_scale: Physical units of one raw unit, for all action streams or by stream name; where not given, the
+            stream's limit, or 1 where it has none.
         seed: Draws the initial weights.
 
     Raises:
@@ -40,7 +41,7 @@ class MLPPolicy:
         agent: AgentSpec,
         hidden: Sequence[int] = (128, 128),
         init_std: float = 0.6,
-        action_scale: float | Mapping[str, float] = 1.0,
+        action_scale: float | Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
         observations = tuple(stream for stream in agent.observations if stream.dtype == "float32")
@@ -121,16 +122,16 @@ class MLPPolicy:
                 own.copy_(torch.from_numpy(np.array(tensors[name])))
 
 
-def _scales(agent: AgentSpec, action_scale: float | Mapping[str, float]) -> list[float]:
-    """[D] scales from one number, or from numbers by stream name."""
-    names = [stream.name for stream in agent.actions]
+def _scales(agent: AgentSpec, action_scale: float | Mapping[str, float] | None) -> list[float]:
+    """[D] scales from one number, from numbers by stream name, or from the streams' limits."""
+    by_name = {stream.name: stream.limit or 1.0 for stream in agent.actions}
     if isinstance(action_scale, Mapping):
         for name in action_scale:
-            if name not in names:
-                raise ConfigError(f"action_scale names {name}", "policy", nearest(name, names))
-        by_name = {name: float(action_scale.get(name, 1.0)) for name in names}
-    else:
-        by_name = dict.fromkeys(names, float(action_scale))
+            if name not in by_name:
+                raise ConfigError(f"action_scale names {name}", "policy", nearest(name, by_name))
+        by_name |= {name: float(value) for name, value in action_scale.items()}
+    elif action_scale is not None:
+        by_name = dict.fromkeys(by_name, float(action_scale))
     if any(not value > 0 for value in by_name.values()):
         raise ConfigError(f"action_scale {by_name}", "policy", "scales must be positive")
     return [by_name[stream.name] for stream in agent.actions for _ in range(stream.size)]

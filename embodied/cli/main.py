@@ -72,3 +72,7 @@ def entry() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    entry()

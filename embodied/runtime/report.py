@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from embodied.data import Outcome
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import summarise, write_summary
@@ -37,17 +36,19 @@ def report(run: InlineRun) -> str:
     )
     write_summary(run.folder, summary)
     run.progress.update(phase="plot and video")
-    plot_success(run.folder)
-    video = ""
-    if run.settings.render.episodes:
-        shown = sorted(episodes, key=lambda e: e.outcome == Outcome.SUCCESS)[: run.settings.render.episodes]
-        path, note = record_video(run.folder / "evaluation.mp4", run.settings.task, shown, run.settings.render.renderer)
-        video = f", video {path}"
-        if note:
-            run.progress.say(note)
+    if note := plot_success(run.folder, f"{summary['task']}, seed {summary['seed']}", settings.target):
+        run.progress.say(note)
+    shown = episodes[: run.settings.render.episodes]
+    where = ""
+    if shown:
+        path = run.folder / "evaluation.mp4"
+        video = record_video(path, run.settings.task, shown, run.settings.render.renderer)
+        where = f", video {path}"
+        if video.hint:
+            run.progress.say(f"the video was drawn without GL; {video.hint}")
     low, high = wilson(played.successes, played.counted)
     return (
         f"{run.settings.task.get('name')}: success {played.successes}/{played.counted} = "
         f"{100 * played.successes / max(played.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
-        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}{video}"
+        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}{where}"
     )

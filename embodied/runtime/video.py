@@ -5,12 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from embodied.data import Episode
+from simulators.make import make_task
+from simulators.render.video import Clip, Video, write_video
+from simulators.replay import replay
+
+AGENT = "robot"
 
 
-def record_video(path: Path, task: dict[str, Any], episodes: Sequence[Episode], renderer: str) -> tuple[Path, str]:
-    """Draw episodes of a simulated task.
-
-    Returns:
-        The video's path, and a line for the reader (what to install for better pictures), empty where there is none.
-    """
-    raise NotImplementedError
+def record_video(path: Path, task: dict[str, Any], episodes: Sequence[Episode], renderer: str) -> Video:
+    """Draw episodes of a simulated task; `task` holds its `name` and options, `renderer` is `auto`, `gl` or `ray`."""
+    made = make_task(task["name"], **{key: value for key, value in task.items() if key != "name"})
+    clips = [
+        Clip(
+            replay(made.model, episode.initial_state, episode.agents[AGENT].applied, made.substeps),
+            f"{episode.task} seed {episode.seed}",
+            episode.outcome,
+        )
+        for episode in episodes
+    ]
+    return write_video(path, made.model, clips, renderer=renderer)

@@ -1,0 +1,118 @@
+"""`embodied episodes`: what is stored, what is in it, and where it came from."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from embodied.buffer.store import EpisodeStore
+from embodied.buffer.trace import trace
+from embodied.data import Episode
+from embodied.errors import ConfigError, nearest
+from embodied.runtime.run_folder import resolve
+
+HELP = """\
+embodied episodes ls|show|trace [ID] [key=value ...] [--json]
+
+  embodied episodes ls run=latest mode=evaluation outcome=failure    one line per stored episode
+  embodied episodes show ID                                          streams, steps, decisions, rewards of one
+  embodied episodes trace ID     which versions made it, where reward and log-probabilities came from, which update
+                                 of the learner consumed it
+
+keys: run=latest (a name under runs/, a path, or latest)  runs=runs  mode=  outcome=  limit=50 (ls; 0 for all)
+"""
+ACTIONS = ("ls", "show", "trace")
+DEFAULTS = {"run": "latest", "runs": "runs", "mode": "", "outcome": "", "limit": "50"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = [word for word in arguments if word not in ("-h", "--help", "--json")]
+    if len(words) < len(arguments) - ("--json" in arguments) or not words:
+        print(HELP)
+        return 0
+    action, names = words[0], [word for word in words[1:] if "=" not in word]
+    if action not in ACTIONS:
+        raise ConfigError(f"unknown action {action!r}", "embodied episodes", nearest(action, ACTIONS))
+    options = dict(DEFAULTS)
+    for key, _, value in (word.partition("=") for word in words[1:] if "=" in word):
+        if key not in DEFAULTS:
+            raise ConfigError(f"unknown key {key!r}", "embodied episodes", nearest(key, DEFAULTS))
+        options[key] = value
+    store = EpisodeStore(resolve(options["run"], Path(options["runs"])) / "episodes")
+    as_json = "--json" in arguments
+    if action == "ls":
+        return _list(store, options, as_json)
+    if len(names) != 1:
+        raise ConfigError(f"{action} takes one episode", "embodied episodes", "give an ID that `episodes ls` prints")
+    found = trace(store, names[0]) if action == "trace" else describe(store.read(names[0]))
+    print(json.dumps(found) if as_json else "\n".join(_lines(found)))
+    return 0
+
+
+def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
+    if not options["limit"].isdecimal():
+        raise ConfigError(f"limit cannot be {options['limit']!r}", "limit", "give a whole number; 0 for all")
+    wanted = {key: options[key] for key in ("mode", "outcome") if options[key]}
+    found = [s for s in store.summary() if all(getattr(s, key) == value for key, value in wanted.items())]
+    shown = found[: int(options["limit"]) or None]
+    if as_json:
+        for summary in shown:
+            print(json.dumps(vars(summary)))
+        return 0
+    table = Table("id", "task", "outcome", "steps", "reward", "versions", box=None)
+    for s in shown:
+        versions = str(s.version_min) if s.version_min == s.version_max else f"{s.version_min} to {s.version_max}"
+        table.add_row(s.id, s.task, s.outcome, str(s.steps), f"{s.total_reward:.3f}", versions)
+    console = Console()
+    console.print(table)
+    more = f", {len(found) - len(shown)} more: limit=0 lists all" if len(found) > len(shown) else ""
+    console.print(f"{len(found)} episodes{more}")
+    for path, reason in store.corrupt:
+        console.print(f"[red]unreadable[/red] {path}: {reason}")
+    return 0
+
+
+def describe(episode: Episode) -> dict[str, Any]:
+    """An episode's fields, sizes and rewards, as JSON values."""
+    return {
+        "id": episode.id,
+        "task": episode.task,
+        "mode": episode.mode,
+        "policy": episode.policy,
+        "seed": int(episode.seed),
+        "outcome": episode.outcome.name.lower(),
+        "steps": len(episode),
+        "reward_version": episode.reward_version,
+        "drawn": {name: value.round(4).tolist() for name, value in episode.drawn.items()},
+        "initial_state": f"{len(episode.initial_state)} numbers",
+        "agents": {
+            name: {
+                "observations": {
+                    stream: f"{value.dtype} {list(value.shape)}" for stream, value in track.observations.items()
+                },
+                "actions": f"{track.actions.dtype} {list(track.actions.shape)}",
+                "applied": f"{track.applied.dtype} {list(track.applied.shape)}",
+                "decisions": len(track.seq),
+                "reward_sum": float(track.rewards.sum()),
+                "trainable_steps": int(track.trainable.sum()),
+            }
+            for name, track in episode.agents.items()
+        },
+    }
+
+
+def _lines(value: Any, indent: str = "") -> list[str]:
+    """A nested value as indented `key: value` lines."""
+    lines: list[str] = []
+    for key, item in value.items():
+        if isinstance(item, dict):
+            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")]
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            lines += [f"{indent}{key}:"]
+            lines += [f"{indent}  " + ", ".join(f"{k} {v}" for k, v in each.items()) for each in item]
+        else:
+            lines.append(f"{indent}{key}: {item}")
+    return lines

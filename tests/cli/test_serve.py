@@ -1,0 +1,73 @@
+"""`embodied serve` in one process and `embodied eval` in another: the same actions as inline."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from command import SMALL, embodied, one_line, start
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    done = embodied("train", *SMALL, "budget.env_steps=512", "name=a", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def measured(folder: Path, *words: str) -> dict[str, object]:
+    done = embodied("eval", "run=a", "episodes=20", "threads=1", "--json", *words, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_served_evaluation_equals_inline(root: Path, tmp_path: Path, transport: str) -> None:
+    address = f"ipc://{tmp_path}/policy" if transport == "ipc" else "tcp://127.0.0.1:47613"
+    server = start("serve", "run=a", f"address={address}", folder=root)
+    try:
+        served = measured(root, "serve=remote", f"serve.address={address}", "serve.timeout_s=60")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        said, _ = server.communicate(timeout=30)
+    assert address in said
+    assert server.returncode == 0, said
+    inline = measured(root)
+    assert inline == served
+    assert inline["policy_versions"] == [3]
+
+
+def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
+    address = "tcp://127.0.0.1:47614"
+    first = start("serve", "run=a", f"address={address}", folder=root)
+    try:
+        assert first.stdout is not None
+        assert address in first.stdout.readline()
+        second = embodied("serve", "run=a", f"address={address}", folder=root)
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=30)
+    assert second.returncode in (2, 3)
+    assert "47614" in one_line(second, second.returncode)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["eval", "run=b"], "did you mean a"),
+        (["eval", "run=a", "version=77"], "versions kept"),
+        (["eval", "run=a", "version=new"], "version"),
+        (["eval", "run=a", "episodes=0"], "episodes"),
+        (["eval", "run=a", "episode=3"], "did you mean episodes"),
+        (["serve", "run=a", "address=udp://1"], "udp"),
+        (["serve", "run=a", "address=tcp://0.0.0.0:47615"], "keys"),
+        (["episodes", "ls", "run=zzz"], "no run zzz"),
+        (["episodes", "show", "x", "run=a"], "no episode x"),
+        (["episodes", "list"], "did you mean ls"),
+    ],
+)
+def test_a_mistake_gets_one_line(root: Path, words: list[str], said: str) -> None:
+    result = embodied(*words, folder=root)
+    assert result.returncode in (2, 3)
+    assert said in one_line(result, result.returncode)
