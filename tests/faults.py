@@ -14,6 +14,7 @@ import importlib.util
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ from embodied.errors import EmbodiedError
 
 CALLS = ("fsync", "mkdir", "open", "pwrite", "rename", "replace", "rmdir", "symlink", "unlink", "write")
 DEADLINE_S = 60
+REPEATS = 3
 
 
 def kill_before(number: int) -> None:
@@ -80,11 +82,11 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
     (folder / "warm").mkdir()
     work(folder / "warm")  # lazy imports are done once, before anything is forked or counted
 
-    def checked(outcome: str) -> None:
+    def checked(folder: Path, outcome: str) -> None:
         if ended(forked(lambda: check(folder, outcome))) != "done":
             sys.exit("the check was killed")
 
-    def work_until(call: int) -> None:
+    def work_until(call: int, folder: Path) -> None:
         kill_before(call)
         work(folder)
 
@@ -94,11 +96,19 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
 
     kills = 0
     if mode == "calls":
-        outcome = "killed"
-        while outcome == "killed":
-            outcome = ended(forked(partial(work_until, kills + 1)))
-            checked(outcome)
-            kills += outcome == "killed"
+        for done in (0, REPEATS):  # in an empty folder, and in one that has been worked in
+            before = folder / f"before-{done}"
+            before.mkdir()
+            for _ in range(done):
+                work(before)
+            outcome, call = "killed", 0
+            while outcome == "killed":
+                call += 1
+                now = folder / f"{done}-{call}"
+                shutil.copytree(before, now, symlinks=True)
+                outcome = ended(forked(partial(work_until, call, now)))
+                checked(now, outcome)
+                kills += outcome == "killed"
     elif mode == "random":
         draw = random.Random(0)
         for _ in range(int(counts[0])):
@@ -106,7 +116,7 @@ def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str
             time.sleep(draw.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)
             outcome = ended(pid)
-            checked(outcome)
+            checked(folder, outcome)
             kills += outcome == "killed"
     else:
 

@@ -204,7 +204,7 @@ def test_killed_before_every_file_operation(tmp_path: Path) -> None:
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    assert faults("random", tmp_path, "20") == 20
+    assert faults("random", tmp_path, "12") == 12
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
