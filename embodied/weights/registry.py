@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -125,8 +125,8 @@ class Registry:
             self._prune(policy)
         return manifest
 
-    def read(self, policy: str, number: int | Literal["latest"]) -> tuple[Manifest, dict[str, NDArray[Any]]]:
-        """A version's manifest and its tensors, every byte verified.
+    def read(self, policy: str, number: int | str) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        """The manifest and tensors of a version, or of `latest`, every byte verified.
 
         Raises:
             UserError: No such policy; names the nearest.
@@ -135,12 +135,12 @@ class Registry:
         """
         return self._retried(policy, number, self._read)
 
-    def manifest(self, policy: str, number: int | Literal["latest"]) -> Manifest:
+    def manifest(self, policy: str, number: int | str) -> Manifest:
         """A version's manifest alone; raises as `read`."""
         return self._retried(policy, number, self._read_manifest)
 
-    def find(self, policy: str, number: int | Literal["latest"]) -> Version:
-        """The version with this number, or the newest; raises as `read`."""
+    def find(self, policy: str, number: int | str) -> Version:
+        """The version with this number, or for `latest` the newest; raises as `read`."""
         if policy not in self.policies():
             raise UserError(f"no weights of policy {policy}", str(self.folder), nearest(policy, self.policies()))
         versions = self._versions(policy)
@@ -188,7 +188,7 @@ class Registry:
         except (AttributeError, KeyError, TypeError, MessageError):
             raise CorruptFile("not a table of slots", str(path), fix) from None
 
-    def point(self, policy: str, slot: str, number: int | Literal["latest"] | None) -> None:
+    def point(self, policy: str, slot: str, number: int | str | None) -> None:
         """Let a slot name a version, or nothing. What `serving` named before goes to `previous`.
 
         A version in a slot is never pruned.
@@ -260,7 +260,7 @@ class Registry:
                 continue
         return sorted(found)
 
-    def _retried(self, policy: str, number: int | Literal["latest"], read: Callable[[str, Version], T]) -> T:
+    def _retried(self, policy: str, number: int | str, read: Callable[[str, Version], T]) -> T:
         """Read again where a version was pruned between finding and reading it: `latest` is then another one."""
         for _ in range(_TRIES):
             version = self.find(policy, number)
