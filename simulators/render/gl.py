@@ -22,6 +22,7 @@ BACKENDS = ("egl", "osmesa")
 GL_HINT = "for full-quality videos: apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 _PROBE_S = 30.0
 _SHADOW_SIDE, _SAMPLES = 2048, 4
+_SLICES, _STACKS = 20, 10  # of round geoms; on a CPU, triangles are what costs
 
 # Draws a white wall and looks whether it is bright; run in a process of its own, since a broken GL crashes or hangs.
 _PROBE = """
@@ -137,6 +138,8 @@ def _context(model: mujoco.MjModel, width: int, height: int) -> mujoco.MjrContex
         (model.vis.global_, "offheight", height),
         (model.vis.quality, "offsamples", _SAMPLES),
         (model.vis.quality, "shadowsize", _SHADOW_SIDE),
+        (model.vis.quality, "numslices", _SLICES),
+        (model.vis.quality, "numstacks", _STACKS),
     ]
     kept = [getattr(owner, name) for owner, name, _ in places]
     try:
