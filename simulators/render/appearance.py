@@ -1,10 +1,12 @@
 """What a model looks like, read once from a MuJoCo model into the arrays that the ray caster draws."""
 
+from typing import NamedTuple
+
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.render.kernels import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE, Scene
+from simulators.render.kernels import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE
 
 _GEOM = mujoco.mjtGeom
 _KINDS = {
@@ -20,6 +22,47 @@ _UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom's default colour, which gives way t
 _SKY_ROWS = 64
 _SHADOW_SIDE = 1024
 _SHADOW_DISTANCE = 100.0  # of the shadow camera of a directional light, in scene radii: rays are almost parallel
+
+
+class Scene(NamedTuple):
+    """What is drawn: V geoms, opaque ones first, and L lights, the first of them the headlight.
+
+    Attributes:
+        layers: [K, 2] int64 first and last (excluded) geom of what is drawn one over the other: all opaque geoms, then
+            each translucent one.
+        kind: [V] int32, one of `kernels.PLANE` to `kernels.BOX`.
+        size: [V, 3] ellipsoid: semi-axes; capsule and cylinder: radius, half length; box and plane: half sizes, which
+            are infinite for an infinite plane. m.
+        reach: [V, 3] half sizes of the box around each geom in its own frame, m.
+        colour: [V, 3] RGB from 0 to 1.
+        alpha: [V] opacity.
+        emission: [V] light of its own.
+        sky: [N, 3] RGB from 0 to 255, from zenith to nadir by the sine of the elevation.
+        ambient: [3] light from everywhere.
+        lights: [L, 9] diffuse RGB; constant, linear and quadratic attenuation; cosine of the cutoff; exponent; 1 for
+            a light with a position, 0 for a directional one.
+        light_pose: [L, 6] float64 position and direction, world frame; the headlight's is not read.
+        shadow_light: Index of the light that casts shadows, or -1.
+        shadow_camera: [12] float64 position and rotation matrix of the camera that draws the shadow map, world frame.
+        shadow_tangent: Tangent of half its angle of view.
+        shadow_side: Texels along each side of the shadow map.
+    """
+
+    layers: NDArray[np.int64]
+    kind: NDArray[np.int32]
+    size: NDArray[np.float32]
+    reach: NDArray[np.float32]
+    colour: NDArray[np.float32]
+    alpha: NDArray[np.float32]
+    emission: NDArray[np.float32]
+    sky: NDArray[np.float32]
+    ambient: NDArray[np.float32]
+    lights: NDArray[np.float32]
+    light_pose: NDArray[np.float64]
+    shadow_light: int
+    shadow_camera: NDArray[np.float64]
+    shadow_tangent: float
+    shadow_side: int
 
 
 def build_scene(model: mujoco.MjModel, shadows: bool) -> tuple[NDArray[np.int32], Scene]:

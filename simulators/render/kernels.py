@@ -5,15 +5,15 @@ is (u, v, -1) and the ray parameter t is the depth along the optical axis. In a 
 linear in u along an image row, which leaves a few multiply-adds per pixel; the loops over a row have no branches, so
 that LLVM turns them into vector code. Numbers are float32 and division by zero gives infinity, on purpose.
 
-All kernels are in one file because numba's cache notices changes of the file that holds a kernel only.
+`scene` is an `appearance.Scene`. All kernels are in one file because numba's cache notices changes of the file that
+holds a kernel only.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 PLANE, ELLIPSOID, CAPSULE, CYLINDER, BOX = range(5)
 
@@ -29,47 +29,6 @@ _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "fastmath": {"nsz", "arcp", "contract", "afn", "reassoc"},
 }
-
-
-class Scene(NamedTuple):
-    """What is drawn: V geoms, opaque ones first, and L lights, the first of them the headlight.
-
-    Attributes:
-        layers: [K, 2] int64 first and last (excluded) geom of what is drawn one over the other: all opaque geoms, then
-            each translucent one.
-        kind: [V] int32, one of PLANE to BOX.
-        size: [V, 3] ellipsoid: semi-axes; capsule and cylinder: radius, half length; box and plane: half sizes, which
-            are infinite for an infinite plane. m.
-        reach: [V, 3] half sizes of the box around each geom in its own frame, m.
-        colour: [V, 3] RGB from 0 to 1.
-        alpha: [V] opacity.
-        emission: [V] light of its own.
-        sky: [N, 3] RGB from 0 to 255, from zenith to nadir by the sine of the elevation.
-        ambient: [3] light from everywhere.
-        lights: [L, 9] diffuse RGB; constant, linear and quadratic attenuation; cosine of the cutoff; exponent; 1 for
-            a light with a position, 0 for a directional one.
-        light_pose: [L, 6] float64 position and direction, world frame; the headlight's is not read.
-        shadow_light: Index of the light that casts shadows, or -1.
-        shadow_camera: [12] float64 position and rotation matrix of the camera that draws the shadow map, world frame.
-        shadow_tangent: Tangent of half its angle of view.
-        shadow_side: Texels along each side of the shadow map.
-    """
-
-    layers: NDArray[np.int64]
-    kind: NDArray[np.int32]
-    size: NDArray[np.float32]
-    reach: NDArray[np.float32]
-    colour: NDArray[np.float32]
-    alpha: NDArray[np.float32]
-    emission: NDArray[np.float32]
-    sky: NDArray[np.float32]
-    ambient: NDArray[np.float32]
-    lights: NDArray[np.float32]
-    light_pose: NDArray[np.float64]
-    shadow_light: int
-    shadow_camera: NDArray[np.float64]
-    shadow_tangent: float
-    shadow_side: int
 
 
 @njit(inline="always")
