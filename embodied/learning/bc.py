@@ -22,21 +22,20 @@ class BCConfig:
     """Settings of behaviour cloning.
 
     Attributes:
-        steps: Gradient steps of one `fit`. batch: Decisions in each; all of them where there are fewer.
+        steps: Gradient steps of one `fit`; few, since a handful of demonstrations is soon learned by heart.
+        batch: Decisions in each step, drawn with replacement.
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
-        input_noise: Standard deviation of the noise added to normalised inputs.
         std_floor: Least standard deviation of the normaliser, in physical units.
         initial_std: Standard deviation of raw actions that the clone starts reinforcement learning with.
         max_grad_norm: The gradient is scaled down to this norm.
         agent: Whose track of an episode to learn from.
-        seed: Draws batches and noise.
+        seed: Draws the batches.
         device: Where the network trains.
     """
 
-    steps: int = 1000
+    steps: int = 300
     batch: int = 256
     lr: float = 1e-3
-    input_noise: float = 0.0
     std_floor: float = 1e-2
     initial_std: float = 0.3
     max_grad_norm: float = 1.0
@@ -86,7 +85,7 @@ class BehaviourCloning:
         for step in range(cfg.steps):
             self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * step / cfg.steps))
             index = torch.randint(len(flat), (min(cfg.batch, len(flat)),), generator=self.generator).to(net.device)
-            loss = self._loss(self._disturbed(inputs[index]), raw[index], executed[index])
+            loss = self._loss(inputs[index], raw[index], executed[index])
             norms.append(self.optimiser.step(loss))
             losses.append(loss.item())
         self.fits += 1
@@ -117,12 +116,6 @@ class BehaviourCloning:
             raise DataError("no step that a human or a script chose", "demonstrations", "record demonstrations first")
         flat, actions, masks = (np.concatenate(column) for column in zip(*parts, strict=True))
         return flat, actions, masks
-
-    def _disturbed(self, inputs: Tensor) -> Tensor:
-        if not self.config.input_noise:
-            return inputs
-        noise = torch.randn(inputs.shape, generator=self.generator).to(inputs.device)
-        return inputs + self.config.input_noise * noise
 
     def _loss(self, inputs: Tensor, raw: Tensor, executed: Tensor) -> Tensor:
         return masked_mean((self.network.raw_mean(inputs) - raw).square().mean(-1), executed)

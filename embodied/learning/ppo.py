@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -70,6 +70,7 @@ class PPOConfig:
             name for name in ("epochs", "minibatches", "lr", "clip", "max_grad_norm") if not getattr(self, name) > 0
         ]
         wrong += [name for name in ("gamma", "lam") if not 0 <= getattr(self, name) <= 1]
+        wrong += ["granularity"] if self.granularity not in get_args(Granularity) else []
         if wrong:
             raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])}", "algo ppo", "give a number within its range")
 

@@ -1,0 +1,111 @@
+"""Behaviour cloning: learns what demonstrators chose, resumes exactly, and hands over to PPO."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from pointmass import AGENT, PointMass, collect, demonstrations, success
+
+from embodied.data import Source
+from embodied.errors import ConfigError, CorruptFile, DataError
+from embodied.learning.bc import BCConfig, BehaviourCloning, demonstrated
+from embodied.learning.ppo import PPO, PPOConfig
+from policies.mlp import MLPPolicy
+
+
+def make_policy(seed: int = 0) -> MLPPolicy:
+    return MLPPolicy("p", AGENT, hidden=(32, 32), seed=seed)
+
+
+def same(a: BehaviourCloning, b: BehaviourCloning) -> bool:
+    ours, theirs = a.tensors(), b.tensors()
+    return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_learns_from_many_demonstrations():
+    learner = BehaviourCloning(make_policy(), BCConfig(steps=700, initial_std=0.25))
+    metrics = learner.fit(demonstrations(60, 500))
+    assert metrics["learner/bc_loss"] < 0.05 < metrics["learner/bc_first_loss"]
+    tensors = learner.tensors()
+    np.testing.assert_allclose(np.exp(tensors["log_std"]), 0.25, rtol=1e-6)
+    assert (tensors["std"] >= 1e-2).all()
+    policy = make_policy(1)
+    policy.load(tensors)
+    assert success(policy) >= 0.9
+
+
+def test_ppo_on_a_sparse_reward_mends_a_weak_clone():
+    policy, serving = make_policy(), make_policy()
+    cloning = BehaviourCloning(policy)
+    cloning.fit(demonstrations(12, 500))
+    weak = success(policy)
+    config = PPOConfig(epochs=4, lr=1e-3, critic_only_updates=2, normaliser_steps=0)
+    learner = PPO(policy, config, cloning.normaliser)
+    body = PointMass(64, dense=False)
+    observation, _ = body.reset()
+    for _ in range(20):
+        serving.load(learner.tensors())
+        segment, observation = collect(body, serving, observation, 16, seed=0)
+        learner.update([segment])
+    np.testing.assert_array_equal(serving.tensors()["mean"], cloning.tensors()["mean"])
+    serving.load(learner.tensors())
+    assert weak < 0.75
+    assert success(serving) >= weak + 0.15
+
+
+def test_goes_on_bit_for_bit_after_load():
+    config, episodes = BCConfig(steps=50, seed=4), demonstrations(4, 0)
+    learner, twin, resumed = (BehaviourCloning(make_policy(seed), config) for seed in (0, 0, 7))
+    learner.fit(episodes)
+    twin.fit(episodes)
+    assert same(learner, twin)
+    file = io.BytesIO()
+    torch.save(learner.state(), file)
+    file.seek(0)
+    resumed.load(torch.load(file, weights_only=True))
+    assert learner.fit(episodes) == resumed.fit(episodes)
+    assert same(learner, resumed)
+    assert not same(learner, twin)
+    with pytest.raises(CorruptFile, match="algorithm 'ppo'"):
+        resumed.load(PPO(make_policy()).state())
+
+
+def test_only_what_a_demonstrator_chose_is_learned():
+    episode, *_ = demonstrations(1, 3)
+    track = episode.agents["robot"]
+    track.source[0], track.trainable[1] = Source.POLICY, False
+    track.source[2] = Source.HUMAN
+    track.executed[3] = False
+    mask = demonstrated(track)
+    assert mask.shape == (len(track), 1)
+    assert np.flatnonzero(~mask).tolist() == [0, 1, 3]
+    track.actions[[0, 1, 3]] = np.nan
+    learner = BehaviourCloning(make_policy(), BCConfig(steps=5))
+    metrics = learner.fit([episode])
+    assert metrics["learner/samples"] == len(track) - 3
+    assert metrics["learner/skipped_steps"] == 0
+
+
+def test_chunks_are_masked_action_by_action():
+    episode, *_ = demonstrations(1, 3)
+    track = episode.agents["robot"]
+    track.actions = np.repeat(track.actions, 2, axis=1)
+    track.executed = np.ones((len(track), 2), bool)
+    track.k[1], track.decision[1] = 1, 0
+    mask = demonstrated(track)
+    assert mask[0].tolist() == [True, True]
+    assert mask[1].tolist() == [False, False]
+    assert mask[2].tolist() == [True, False]
+
+
+def test_nothing_to_learn_from_is_said():
+    episode, *_ = demonstrations(1, 3)
+    learner = BehaviourCloning(make_policy())
+    with pytest.raises(DataError, match="human or a script"):
+        learner.fit([])
+    with pytest.raises(DataError, match="no agent robot"):
+        episode.agents = {"left": episode.agents["robot"]}
+        learner.fit([episode])
+    with pytest.raises(ConfigError, match="steps=0"):
+        BCConfig(steps=0)
