@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied.errors import MessageError, SpecMismatch, nearest
 
@@ -106,6 +107,12 @@ class AgentSpec:
     @property
     def action_dim(self) -> int:
         return sum(stream.size for stream in self.actions)
+
+    @property
+    def action_limits(self) -> NDArray[np.float32]:
+        """[D] largest magnitudes that are obeyed, infinite where an action stream states none."""
+        limits = [stream.limit or np.inf for stream in self.actions for _ in range(stream.size)]
+        return np.array(limits, np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self)))

@@ -44,7 +44,7 @@ class BatchEnv:
         if not 0 <= num_threads <= 1024:
             raise ConfigError(f"{num_threads} physics threads", "num_threads", "choose 0 (one per CPU) to 1024")
         self.task, self.spec, self.num_bodies = task, task.spec, num_envs
-        self.action_limit = task.action_limit
+        self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
         self.physics_s, self.faults = 0.0, 0
         self.batch = Batch(task.model, num_envs, num_threads, persistent=True)

@@ -44,10 +44,9 @@ class Task(Protocol):
     Every function takes B rows of `fields` and `memory`, and only `begin`, `control` and `update` write to `memory`.
 
     Attributes:
-        spec: Streams, time limit, control rate.
+        spec: Streams, time limit, control rate. Actions beyond the limits of their streams are clipped.
         model: The compiled scene.
         substeps: Physics steps per control step.
-        action_limit: [D] largest magnitude of each action number, in its unit; what is beyond is clipped.
         memory_size: Length of a memory row.
         fields: MjData fields that the functions read.
     """
@@ -55,7 +54,6 @@ class Task(Protocol):
     spec: BodySpec
     model: mujoco.MjModel
     substeps: int
-    action_limit: NDArray[np.float32]
     memory_size: int
     fields: tuple[str, ...]
 

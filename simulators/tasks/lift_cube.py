@@ -30,7 +30,6 @@ class LiftCube:
     """
 
     substeps = 10
-    action_limit = np.array([STEP_M, STEP_M, STEP_M, 1.0], np.float32)
     memory_size = 7
     fields: tuple[str, ...] = Panda.fields
 
@@ -55,7 +54,10 @@ class LiftCube:
             Stream("ee_to_cube", (3,), unit="m", frame="base"),
             Stream("held", (1,), unit="1"),
         )
-        actions = (Stream("ee_delta", (3,), unit="m", frame="base"), Stream("gripper", (1,), unit="1"))
+        actions = (
+            Stream("ee_delta", (3,), unit="m", frame="base", limit=STEP_M),
+            Stream("gripper", (1,), unit="1", limit=1.0),
+        )
         agent = AgentSpec(streams, actions)
         self.spec = body_spec("lift_cube", "lift the red cube", self.model, self.substeps, 60, agent)
 

@@ -25,7 +25,6 @@ class Reach:
     """
 
     substeps = 10
-    action_limit = np.full(7, STEP_RAD, np.float32)
     memory_size = 3
     fields: tuple[str, ...] = (*Panda.fields, "mocap_pos")
 
@@ -41,7 +40,7 @@ class Reach:
             Stream("ee_to_target", (3,), unit="m", frame="base"),
             Stream("held", (1,), unit="1"),
         )
-        agent = AgentSpec(streams, (Stream("joint_delta", (7,), unit="rad"),))
+        agent = AgentSpec(streams, (Stream("joint_delta", (7,), unit="rad", limit=STEP_RAD),))
         self.spec = body_spec("reach", "reach the green marker", self.model, self.substeps, 50, agent)
 
     def start(self, seeds: NDArray[np.int64]) -> Start:
