@@ -18,6 +18,11 @@ MAX_ENVS = 65536
 STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 Streams = dict[str, NDArray[Any]]
 
+# MuJoCo's warnings are counted here; by default it also leaves a MUJOCO_LOG.TXT wherever the process was started.
+_log = mujoco.MjLogConfig.get()
+_log.logto_file = False
+_log.set()
+
 
 class BatchEnv:
     """`num_envs` bodies of one task, stepped together, physics on threads.

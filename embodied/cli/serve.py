@@ -12,6 +12,8 @@ batch; pushed weights are verified, then switched between batches.
 
   embodied serve run=latest address=ipc:///tmp/policy
   embodied serve run=latest address=tcp://127.0.0.1:5555
+  embodied serve run=null task=reach address=ipc:///tmp/policy      an untrained policy, for a run that pushes to it:
+  embodied train task=reach serve=remote serve.address=ipc:///tmp/policy
 """
 
 

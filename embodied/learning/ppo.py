@@ -34,7 +34,8 @@ class PPOConfig:
         gamma: Discount per control step. lam: Decay of the advantage estimator.
         epochs, minibatches: Passes over the data of one update, and parts of each pass.
         lr: Learning rate to begin with.
-        target_kl: The learning rate moves by `lr_factor` towards this KL per update; 0 keeps it.
+        target_kl: The learning rate moves by `lr_factor` when an update's KL is beyond twice this, or below half; 0
+            keeps it.
         lr_factor, lr_min, lr_max: Its step and its limits.
         clip: How far the probability ratio may pay off from 1.
         entropy: Weight of the entropy bonus. value: Weight of the value loss.
@@ -110,8 +111,9 @@ class PPO:
         batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam)
         metrics = {"trainable_share": len(batch) / sum(segment.steps for segment in segments)}
         if len(batch):
-            metrics |= self._describe(batch)
-            metrics |= self._optimise(batch)
+            metrics |= self._before(batch)
+            metrics["grad_norm"] = self._optimise(batch)
+            metrics |= self._after(batch)
         if self.normaliser.count < self.config.normaliser_steps:
             self.normaliser.update(flat)
             self.network.set_normaliser(*self.normaliser.frozen())
@@ -120,61 +122,63 @@ class PPO:
         counts = {"updates": self.updates, "samples": self.samples, "skipped_steps": self.optimiser.skipped}
         return {f"learner/{name}": float(value) for name, value in (metrics | counts).items()}
 
-    def _describe(self, batch: Batch) -> dict[str, float]:
-        """What the data look like before the first step. The ratio is 1 to rounding at equal weights."""
-        with torch.no_grad():
-            log_ratio, mask = self._log_ratio(batch)
-            ratio, largest = masked_mean(torch.exp(log_ratio), mask), torch.where(mask, log_ratio, 0.0).abs().amax()
-            residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
+    def _log_ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        log_probs = self.network.log_prob(self.network.raw_mean(batch.inputs), batch.actions)
+        return reduce_log_ratio(log_probs - batch.log_probs, batch.executed, self.config.granularity)
+
+    @torch.no_grad()
+    def _before(self, batch: Batch) -> dict[str, float]:
+        """What the data are like before the first step. The ratio is 1 to rounding at equal weights."""
+        log_ratio, mask = self._log_ratio(batch)
+        residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
         return {
-            "ratio_at_start": ratio.item(),
-            "max_log_ratio_at_start": largest.item(),
+            "ratio_at_start": masked_mean(torch.exp(log_ratio), mask).item(),
+            "max_log_ratio_at_start": torch.where(mask, log_ratio, 0.0).abs().amax().item(),
             "return": batch.returns.mean().item(),
             "advantage_std": residual.sqrt().item(),
             "explained_variance": 1.0 - (residual / spread).item(),
         }
 
-    def _log_ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        log_probs = self.network.log_prob(self.network.raw_mean(batch.inputs), batch.actions)
-        return reduce_log_ratio(log_probs - batch.log_probs, batch.executed, self.config.granularity)
-
-    def _optimise(self, batch: Batch) -> dict[str, float]:
+    def _optimise(self, batch: Batch) -> float:
+        """All steps of one update; the mean norm of their gradients."""
         cfg, count = self.config, len(batch)
         spread = batch.advantages.std(correction=0) + 1e-8
         batch = replace(batch, advantages=(batch.advantages - batch.advantages.mean()) / spread)
-        critic_only = self.updates < cfg.critic_only_updates
         bounds = np.linspace(0, count, min(cfg.minibatches, count) + 1).astype(int)
-        metrics: list[dict[str, float]] = []
+        norms = []
         for _ in range(cfg.epochs):
             shuffled = batch.take(torch.randperm(count, generator=self.generator).to(self.network.device))
-            parts = [shuffled.take(slice(a, b)) for a, b in pairwise(bounds)]
-            metrics += [self._step(part, critic_only) for part in parts]
-        sound = [m for m in metrics if math.isfinite(m["grad_norm"])]
-        result = {name: float(np.mean([m[name] for m in sound])) for name in sound[0]} if sound else {}
-        if sound and cfg.target_kl and not critic_only:
-            reached = float(np.mean([m["kl"] for m in sound[-len(parts) :]]))
-            if reached > 2.0 * cfg.target_kl:
-                self.optimiser.lr = max(self.optimiser.lr / cfg.lr_factor, cfg.lr_min)
-            elif reached < 0.5 * cfg.target_kl:
-                self.optimiser.lr = min(self.optimiser.lr * cfg.lr_factor, cfg.lr_max)
-            result["kl"] = reached
-        return result | {"lr": self.optimiser.lr, "std": float(self.network.log_std.detach().exp().mean())}
+            for first, last in pairwise(bounds):
+                norms.append(self.optimiser.step(self._loss(shuffled.take(slice(first, last)))))
+        sound = [norm for norm in norms if math.isfinite(norm)]
+        return sum(sound) / max(len(sound), 1)
 
-    def _step(self, part: Batch, critic_only: bool) -> dict[str, float]:
-        net, cfg = self.network, self.config
-        error = value_loss(net.value(part.inputs), part.returns)
-        if critic_only:
-            return {"value_loss": error.item(), "grad_norm": self.optimiser.step(error)}
-        log_ratio, mask = self._log_ratio(part)
-        policy = clipped_policy_loss(log_ratio, mask, part.advantages, cfg.clip)
-        entropy = net.entropy()
-        norm = self.optimiser.step(policy + cfg.value * error - cfg.entropy * entropy)
-        with torch.no_grad():
-            clipped = masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask)
-            kl = approximate_kl(log_ratio, mask)
-            names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
-            numbers = torch.stack([policy, error, entropy, kl, clipped]).tolist()
-        return dict(zip(names, numbers, strict=True)) | {"grad_norm": norm}
+    def _loss(self, part: Batch) -> Tensor:
+        cfg, error = self.config, value_loss(self.network.value(part.inputs), part.returns)
+        if self.updates < cfg.critic_only_updates:
+            return cfg.value * error
+        policy = clipped_policy_loss(*self._log_ratio(part), part.advantages, cfg.clip)
+        return policy + cfg.value * error - cfg.entropy * self.network.entropy()
+
+    @torch.no_grad()
+    def _after(self, batch: Batch) -> dict[str, float]:
+        """How far the update went, and the learning rate moved accordingly."""
+        cfg, (log_ratio, mask) = self.config, self._log_ratio(batch)
+        kl = approximate_kl(log_ratio, mask).item()
+        if cfg.target_kl and self.updates >= cfg.critic_only_updates:
+            if kl > 2.0 * cfg.target_kl:
+                self.optimiser.lr = max(self.optimiser.lr / cfg.lr_factor, cfg.lr_min)
+            elif kl < 0.5 * cfg.target_kl:
+                self.optimiser.lr = min(self.optimiser.lr * cfg.lr_factor, cfg.lr_max)
+        return {
+            "policy_loss": clipped_policy_loss(log_ratio, mask, batch.advantages, cfg.clip).item(),
+            "value_loss": value_loss(self.network.value(batch.inputs), batch.returns).item(),
+            "entropy": self.network.entropy().item(),
+            "std": self.network.log_std.exp().mean().item(),
+            "kl": kl,
+            "clip_fraction": masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask).item(),
+            "lr": self.optimiser.lr,
+        }
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         return self.policy.tensors()

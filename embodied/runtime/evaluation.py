@@ -39,10 +39,13 @@ class EvalSettings:
 
 @dataclass
 class ServeSettings:
-    """run: the run whose policy answers. version: `latest` or a number. address: where to listen; beyond loopback
-    `keys`, a folder of CURVE keys, is needed."""
+    """run: the run whose policy answers; null for an untrained `policy` for `task`, to be filled by pushes. version:
+    `latest` or a number. address: where to listen; beyond loopback `keys`, a folder of CURVE keys, is needed."""
 
-    run: str = "latest"
+    task: dict[str, Any]
+    body: dict[str, Any]
+    policy: dict[str, Any]
+    run: str | None = "latest"
     runs: str = "runs"
     version: str = "latest"
     address: str = "ipc:///tmp/embodied-policy"
@@ -116,7 +119,13 @@ def digest(actions: np.ndarray) -> str:
 
 
 def host_of(settings: ServeSettings) -> PolicyHost:
-    """A host that serves one version of a run's policy."""
+    """A host that serves one version of a run's policy, or a policy that waits for its first push."""
+    if settings.run is None:
+        torch.set_num_threads(1)
+        body = make_body(settings.task, settings.body, 1, seed=0)
+        policy = make_policy(settings.policy, body.spec, seed=0)
+        body.close()
+        return PolicyHost(policy)
     _, policy, manifest, tensors = load_policy(settings.run, settings.runs, settings.version)
     host = PolicyHost(policy)
     host.switch(manifest, tensors)

@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.consumed import record_consumed
+from embodied.buffer.recorder import recover
 from embodied.buffer.store import EpisodeStore
 from embodied.data import Episode, Outcome, Segment, Source
 from embodied.errors import ConfigError
@@ -65,6 +66,7 @@ class InlineRun:
         self.registry = Registry(folder / "weights", keep=settings.runtime.versions)
         self.publisher = Publisher(self.registry, self.client, self.spec)
         self.assembler = EpisodeAssembler(self.body.spec, attempt)
+        recover(folder / "episodes")
         self.store = EpisodeStore(
             folder / "episodes", settings.episodes.keep, int(settings.episodes.quota_gb * 1e9), attempt=attempt
         )

@@ -55,7 +55,7 @@ def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["eval", "run=b"], "did you mean a"),
+        (["eval", "run=b"], "known: a"),
         (["eval", "run=a", "version=77"], "versions kept"),
         (["eval", "run=a", "version=new"], "version"),
         (["eval", "run=a", "episodes=0"], "episodes"),

@@ -1,0 +1,241 @@
+"""How much of bare physics the batched environment keeps, and how it compares with gymnasium's AsyncVectorEnv.
+
+`env_over_batch_N`: control steps per second of the whole environment (control, physics, observation, reward, auto-reset)
+over those of a bare `Batch.step` of the same model, N, substeps, persistence and stage, which is given the controls that
+the environment applied and the starts it drew. `env_over_async_vector`: control steps per second over those of the same
+task, written for one environment on `mj_step` and MuJoCo's own Jacobian, in gymnasium's `AsyncVectorEnv` at the best of
+several sizes. All sides run in turn, round after round; a result is the median of the rounds' ratios.
+"""
+
+import argparse
+import json
+import time
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+from numpy.typing import NDArray
+
+from simulators.env import STAGE, BatchEnv
+from simulators.make import make_env, make_task
+from simulators.tasks.lift_cube import HALF_M, HOLD_STEPS, LEASH_M, LIFT_M, LiftCube
+
+TASK = "lift_cube"
+TARGETS = {"env_over_batch_64": 0.85, "env_over_batch_256": 0.95, "env_over_async_vector": 3.0}
+
+
+class Recording:
+    """What an environment did: the controls it applied and where its episodes started."""
+
+    def __init__(self, env: BatchEnv, steps: int) -> None:
+        self.first = env.batch.state.copy()
+        self.applied: list[NDArray[np.float64]] = []
+        self.starts: list[tuple[NDArray[np.int32], NDArray[np.float64]] | None] = []
+        self.actions = []
+        rng = np.random.default_rng(0)
+        for _ in range(steps):
+            noise = rng.normal(0.0, 0.5, (env.num_bodies, len(env.action_limit))) * env.action_limit
+            self.actions.append(env.expert() + noise.astype(np.float32))
+            result = env.step(self.actions[-1])
+            self.applied.append(result.applied)
+            self.starts.append(None if result.started is None else (result.started.ids, result.started.state))
+
+
+def time_batch(batch: Batch, substeps: int, recording: Recording) -> float:
+    """Seconds of bare physics over the recording; the starts are written and forwarded as the environment does."""
+    ctrl = batch.bind("ctrl")
+    batch.state[:] = recording.first
+    batch.forward(None, STAGE)
+    begin = time.perf_counter()
+    for applied, start in zip(recording.applied, recording.starts, strict=True):
+        ctrl[:] = applied
+        batch.step(None, substeps, STAGE)
+        if start is not None:
+            ids, state = start
+            batch.state[ids] = state
+            batch.forward(ids, STAGE)
+    return time.perf_counter() - begin
+
+
+def time_env(env: BatchEnv, snapshot: dict[str, NDArray[Any]], recording: Recording) -> float:
+    """Seconds of the whole environment over the same actions from the same state."""
+    env.restore(snapshot)
+    begin = time.perf_counter()
+    for actions in recording.actions:
+        env.step(actions)
+    return time.perf_counter() - begin
+
+
+class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
+    """`lift_cube` for one environment, as one writes it for gymnasium."""
+
+    def __init__(self) -> None:
+        self.task = LiftCube("dense")
+        self.model, self.data = self.task.model, mujoco.MjData(self.task.model)
+        self.site = self.model.site("ee").id
+        self.lower, self.upper = self.model.jnt_range[:7].T
+        limit = self.task.spec.agents["robot"].action_limits
+        self.action_space = gymnasium.spaces.Box(-limit, limit)
+        streams = self.task.spec.agents["robot"].observations
+        self.observation_space = gymnasium.spaces.Dict(
+            {stream.name: gymnasium.spaces.Box(-np.inf, np.inf, stream.shape) for stream in streams}
+        )
+        self.jacobian = np.zeros((6, self.model.nv))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        super().reset(seed=seed)
+        start = self.task.start(self.np_random.integers(0, 2**62, 1))
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:], self.data.ctrl[:] = start.state["qpos"][0], start.state["ctrl"][0]
+        mujoco.mj_forward(self.model, self.data)
+        self.target, self.command = self.data.site_xpos[self.site].copy(), 1.0
+        self.rotation = self.task.arm.down
+        self.held, self.steps, self.stage = 0, 0, self._stage()
+        return self._observe(), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[dict[str, NDArray[np.float32]], float, bool, bool, dict[str, Any]]:
+        action = np.clip(action, self.action_space.low, self.action_space.high)
+        ee, rotation = self.data.site_xpos[self.site], self.data.site_xmat[self.site].reshape(3, 3)
+        offset = self.target + action[:3] - ee
+        self.target = ee + offset * min(1.0, LEASH_M / max(float(np.linalg.norm(offset)), 1e-9))
+        self.command = -1.0 if action[3] < 0 else 1.0
+        mujoco.mj_jacSite(self.model, self.data, self.jacobian[:3], self.jacobian[3:], self.site)
+        jac = self.jacobian[:, :7]
+        turn = 0.5 * np.cross(rotation, self.rotation, axis=0).sum(axis=1)
+        pull = 0.1 * (self.task.arm.chain.home - self.data.qpos[:7])
+        error = np.concatenate([self.target - ee, turn]) - jac @ pull
+        step = pull + jac.T @ np.linalg.solve(jac @ jac.T + 0.03**2 * np.eye(6), error)
+        self.data.ctrl[:7] = np.clip(self.data.qpos[:7] + step, self.lower, self.upper)
+        self.data.ctrl[7:] = 0.0 if self.command < 0 else 0.04
+        mujoco.mj_step(self.model, self.data, nstep=self.task.substeps)
+        mujoco.mj_step1(self.model, self.data)
+        self.steps += 1
+        before, self.stage = self.stage, self._stage()
+        height = self.data.qpos[11] - HALF_M
+        self.held = self.held + 1 if height > LIFT_M else 0
+        success = self.held >= HOLD_STEPS
+        reward = self.stage - before + 2.0 * success
+        late = self.steps >= self.task.spec.episode_steps
+        return self._observe(), float(reward), bool(success or height < -0.05), late, {}
+
+    def _stage(self) -> float:
+        offset = self.data.qpos[9:12] - self.data.site_xpos[self.site]
+        distance, width = float(np.linalg.norm(offset)), float(self.data.qpos[7] + self.data.qpos[8])
+        grasped = distance < 0.02 and self.command < 0 and 0.03 < width < 0.05
+        height = min(max((self.data.qpos[11] - HALF_M) / LIFT_M, 0.0), 1.2)
+        return 1.0 - float(np.tanh(5.0 * distance)) + 0.5 * grasped + 1.5 * height * grasped
+
+    def _observe(self) -> dict[str, NDArray[np.float32]]:
+        qpos, qvel, ee = self.data.qpos, self.data.qvel, self.data.site_xpos[self.site]
+        values: dict[str, Any] = {
+            "joint_pos": qpos[:7],
+            "joint_vel": qvel[:7],
+            "ee_pos": ee,
+            "gripper_width": [qpos[7] + qpos[8]],
+            "gripper_command": [self.command],
+            "ee_target_offset": self.target - ee,
+            "cube_pos": qpos[9:12],
+            "cube_quat": qpos[12:16],
+            "cube_vel": qvel[9:12],
+            "ee_to_cube": qpos[9:12] - ee,
+            "held": [self.held / HOLD_STEPS],
+        }
+        return {name: np.array(value, np.float32) for name, value in values.items()}
+
+
+def async_steps_per_s(size: int, steps: int) -> float:
+    """Control steps per second of `size` environments in processes of their own."""
+    env = gymnasium.vector.AsyncVectorEnv([LiftCubeEnv] * size)
+    try:
+        env.reset(seed=0)
+        actions = [env.action_space.sample() for _ in range(8)]
+        for step in range(20):
+            env.step(actions[step % 8])
+        begin = time.perf_counter()
+        for step in range(steps):
+            env.step(actions[step % 8])
+        return size * steps / (time.perf_counter() - begin)
+    finally:
+        env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of interleaved measurements")
+    parser.add_argument("--steps", type=int, default=12800, help="environment steps of one measurement")
+    parser.add_argument("--threads", type=int, default=0, help="physics threads, 0 for one per CPU")
+    arguments = parser.parse_args()
+
+    results: dict[str, float] = {}
+    rates: dict[int, float] = {}
+    print(f"{'envs':>6} {'env steps/s':>12} {'batch steps/s':>14} {'ratio':>7}  ratios of the rounds")
+    for size in (64, 256):
+        env = make_env(TASK, size, arguments.threads)
+        env.reset()
+        for _ in range(20):  # the starts of all episodes at once are no fair sample of the work
+            env.step(env.expert())
+        snapshot = env.snapshot()
+        recording = Recording(env, max(arguments.steps // size, 1))
+        bare = Batch(make_task(TASK).model, size, arguments.threads, persistent=True)
+        seconds = np.array(
+            [
+                (time_env(env, snapshot, recording), time_batch(bare, env.task.substeps, recording))
+                for _ in range(arguments.rounds + 1)
+            ][1:]
+        )
+        ratios = seconds[:, 1] / seconds[:, 0]
+        done = len(recording.actions) * size
+        rates[size], floor = done / np.median(seconds, axis=0)
+        results[f"env_over_batch_{size}"] = float(np.median(ratios))
+        shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{size:>6} {rates[size]:>12.0f} {floor:>14.0f} {np.median(ratios):>7.3f}  {shown}", flush=True)
+
+    ratios_async = []
+    for _ in range(3):
+        best = max(async_steps_per_s(size, max(arguments.steps // (4 * size), 1)) for size in (2, 8, 16))
+        ratios_async.append(time_rate(arguments) / best)
+    results["env_over_async_vector"] = float(np.median(ratios_async))
+    shown = " ".join(f"{ratio:.2f}" for ratio in ratios_async)
+    print(f"whole environment at 64 over AsyncVectorEnv: {results['env_over_async_vector']:.2f}  {shown}")
+    print(
+        json.dumps(
+            {
+                "results": [
+                    {
+                        "name": name,
+                        "value": round(value, 4),
+                        "unit": "ratio",
+                        "sense": "higher",
+                        "target": TARGETS[name],
+                    }
+                    for name, value in results.items()
+                ]
+            }
+        )
+    )
+
+
+def time_rate(arguments: argparse.Namespace) -> float:
+    """Control steps per second of the whole environment at 64, with random actions as the vector environment gets."""
+    env = make_env(TASK, 64, arguments.threads)
+    env.reset()
+    rng = np.random.default_rng(0)
+    limit = env.action_limit
+    actions = [rng.uniform(-limit, limit, (64, len(limit))).astype(np.float32) for _ in range(8)]
+    for step in range(20):
+        env.step(actions[step % 8])
+    steps = max(arguments.steps // 64, 1)
+    begin = time.perf_counter()
+    for step in range(steps):
+        env.step(actions[step % 8])
+    return 64 * steps / (time.perf_counter() - begin)
+
+
+if __name__ == "__main__":
+    main()
