@@ -4,8 +4,11 @@ import json
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import SMALL, embodied, one_line, start
+
+from embodied.monitor.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,23 @@ def test_served_evaluation_equals_inline(root: Path, tmp_path: Path, transport: 
     inline = measured(root)
     assert inline == served
     assert inline["policy_versions"] == [3]
+
+
+def test_a_run_differs_in_one_key(root: Path, tmp_path: Path) -> None:
+    """Training through a server gives the numbers of training inline: weights pushed, actions fetched."""
+    address = f"ipc://{tmp_path}/policy"
+    server = start("serve", "run=null", "task=reach", "body.num_threads=1", f"address={address}", folder=tmp_path)
+    try:
+        words = [*SMALL, "budget.env_steps=512", "name=r", "serve=remote", f"serve.address={address}"]
+        done = embodied("train", *words, "serve.timeout_s=60", folder=tmp_path)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+    assert done.returncode == 0, done.stderr
+    inline, remote = (read_metrics(f / "metrics.csv") for f in (root / "runs" / "a", tmp_path / "runs" / "r"))
+    for name, column in inline.items():
+        if not name.startswith("wall/"):
+            np.testing.assert_array_equal(remote[name], column, err_msg=name)
 
 
 def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:

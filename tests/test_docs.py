@@ -1,0 +1,61 @@
+"""What the README and the docs say can be done can be done."""
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embodied.cli.compose import compose_config
+from embodied.runtime.evaluation import EvalSettings, ServeSettings
+from embodied.runtime.settings import Settings, typed
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+KINDS = {"train": Settings, "eval": EvalSettings, "serve": ServeSettings}
+
+
+def commands(page: Path) -> list[str]:
+    """`embodied train|eval|serve` commands in code of a page."""
+    text = page.read_text()
+    code = re.findall(r"```[a-z]*\n(.*?)```", text, re.S) + re.findall(r"`([^`\n]+)`", text)
+    lines = [line.split("#")[0].strip() for block in code for line in block.splitlines()]
+    return [line for line in lines if re.match(r"embodied (train|eval|serve) [^<]+$", line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_compose(page: Path) -> None:
+    for line in commands(page):
+        _, command, *words = shlex.split(line)
+        words = [word for word in words if word not in ("--json", "--help")]
+        typed(KINDS[command], compose_config(command, words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_client_of_the_deploy_page_runs() -> None:
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.S)
+    address = "tcp://127.0.0.1:5555"
+    assert address in code
+    serve = [sys.executable, "-m", "embodied.cli.main", "serve", "run=null", "task=reach", "address=tcp://127.0.0.1:0"]
+    server = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        found = re.search(r"tcp://127\.0\.0\.1:\d+", said)
+        assert found, said
+        code = code.replace(address, found[0]).replace("timeout_s=2.0", "timeout_s=60.0")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["version 0"] * 3
