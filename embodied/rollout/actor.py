@@ -48,7 +48,7 @@ class Actor:
         self._starts: Starts | None = None
 
     def collect(self) -> Segment:
-        """Run T steps on every body and return them."""
+        """Run T steps on every body, tell the server how episodes ended, and return the steps."""
         if self._observation is None:
             self._observation, self._starts = self.body.reset()
         body, spec = self.body, self.policy
@@ -79,13 +79,17 @@ class Actor:
             self._observation = result.observation
         self._starts = recorder.pending_starts()
         self.count += 1
-        return recorder.finish(
+        segment = recorder.finish(
             self._observation,
             id=f"{self.attempt}-{self.count:06d}",
             policy=spec.name,
             agent=self.agent,
             task=body.spec.task,
         )
+        if len(segment.final_at):
+            ended = tuple(segment.final_at.T)
+            self.client.outcome(segment.rows.take(ended), segment.outcomes[ended], segment.versions[ended])
+        return segment
 
     def state(self) -> dict[str, Any]:
         """Where the bodies and the actor stand, as named arrays; `load` goes on from there bit for bit."""

@@ -50,7 +50,9 @@ class InlineRun:
         self.body = make_body(settings.task, settings.body, rollout.num_envs, seed)
         policy = make_policy(settings.policy, self.body.spec, seed, AGENT)
         self.spec = policy.spec
-        self.client = make_client(settings.serve, make_policy(settings.policy, self.body.spec, seed), self.body.spec)
+        self.client = make_client(
+            settings.serve, make_policy(settings.policy, self.body.spec, seed), self.body.spec, settings.debug
+        )
         self.cloner: EpisodeLearner | None = None
         self.learner: Learner | None = None
         if issubclass(resolve(settings.algo, "algo"), EpisodeLearner):

@@ -30,12 +30,12 @@ def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = 
     return policy
 
 
-def make_client(serve: Serve, policy: Policy, body: BodySpec) -> PolicyClient:
-    """The client of `serve.address`; `inline` gives `policy` a host in this process."""
+def make_client(serve: Serve, policy: Policy, body: BodySpec, debug: bool = False) -> PolicyClient:
+    """The client of `serve.address`; `inline` gives `policy` a host in this process. `debug` waits for a day."""
     client: PolicyClient
     if serve.address == "inline":
         client = LocalClient(PolicyHost(policy))
     else:
-        client = RemoteClient(serve.address, timeout_s=serve.timeout_s, keys=serve.keys)
+        client = RemoteClient(serve.address, timeout_s=86400.0 if debug else serve.timeout_s, keys=serve.keys)
     client.hello(body)
     return client

@@ -149,7 +149,7 @@ class Runtime:
 
 @dataclass
 class Settings:
-    """Everything `embodied train` takes."""
+    """Everything `embodied train` takes. debug: suspend deadlines, so that a breakpoint does not end the run."""
 
     task: dict[str, Any]
     body: dict[str, Any]
@@ -160,6 +160,7 @@ class Settings:
     name: str | None = None
     resume: str | None = None
     runs: str = "runs"
+    debug: bool = False
     serve: Serve = field(default_factory=Serve)
     rollout: Rollout = field(default_factory=Rollout)
     warm_start: WarmStart = field(default_factory=WarmStart)
