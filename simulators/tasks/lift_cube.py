@@ -13,6 +13,9 @@ LOW, HIGH = (0.40, -0.15), (0.60, 0.15)
 YAW_RAD = 0.3
 LIFT_M, HOLD_STEPS = 0.10, 5
 STEP_M, LEASH_M = 0.04, 0.08
+# Where the end effector's target may be, m. The fingers just clear the table at the lowest: a target below it would have
+# to be brought up again before anything moves.
+WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.40, 0.012]), np.array([0.75, 0.40, 0.50])
 SUCCESS_REWARD = {"dense": 2.0, "sparse": 1.0}
 
 # Columns of a memory row: the end effector's target, the gripper command (1 open, -1 closed), the last two values of
@@ -83,7 +86,8 @@ class LiftCube:
         target = memory[:, TARGET] + actions[:, :3]
         offset = target - ee
         distance = np.sqrt((offset * offset).sum(axis=1, keepdims=True))
-        memory[:, TARGET] = target = ee + offset * np.minimum(1.0, LEASH_M / np.maximum(distance, 1e-9))
+        target = ee + offset * np.minimum(1.0, LEASH_M / np.maximum(distance, 1e-9))
+        memory[:, TARGET] = target = np.minimum(np.maximum(target, WORKSPACE_LOW), WORKSPACE_HIGH)
         memory[:, COMMAND] = np.where(actions[:, 3] < 0.0, -1.0, 1.0)
         control = np.empty((len(actions), self.model.nu))
         control[:, :7] = self.arm.reach_for(fields, target)
