@@ -11,8 +11,8 @@ from robots.kinematics.forward import forward
 from robots.kinematics.inverse import damped_step
 from simulators.task import Array, Fields
 
-OPEN, CLOSED = 0.04, 0.0
-"""Finger positions, m."""
+OPEN = 0.04
+"""Position of each finger of an open gripper, m; closed is 0."""
 
 
 class Panda:

@@ -8,9 +8,9 @@ import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
-from embodied import noise
 from embodied.data import Observation, Outcome, RewardStatus, Rows, Starts, StepResult
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
+from simulators.starts import StartsAhead
 from simulators.task import Array, Fields, Task
 
 MAX_ENVS = 65536
@@ -60,7 +60,10 @@ class BatchEnv:
         self._rows = Rows.of_bodies(num_envs)
         self._rows.episode -= 1
         self._active = np.zeros(num_envs, bool)
-        self._warnings = self._count_warnings()
+        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds].
+        self._warning = self.batch.warning[:, :, 1]
+        self._warnings = self._warning.copy()
+        self._ahead = StartsAhead(task, num_envs)
         self._last: Streams = {}
 
     def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Starts]:
@@ -211,15 +214,12 @@ class BatchEnv:
         except SimulationError as error:
             diverged[error.ids] = True
         self.physics_s += time.perf_counter() - begin
-        warnings = self._count_warnings()
-        diverged |= warnings != self._warnings
-        diverged |= ~np.isfinite(self.batch.state).all(axis=1)
-        self._warnings = warnings
+        if not np.array_equal(self._warning, self._warnings):
+            diverged |= (self._warning != self._warnings).any(axis=1)
+            self._warnings = self._warning.copy()
+        if not np.isfinite(self.batch.state.sum()):
+            diverged |= ~np.isfinite(self.batch.state).all(axis=1)
         return diverged
-
-    def _count_warnings(self) -> NDArray[np.int64]:
-        """[B] MuJoCo's warnings since construction (bad state, full buffers)."""
-        return self.batch.warning[:, :, 1].sum(axis=1)
 
     def _blank_out(self, ids: NDArray[Any]) -> None:
         """Put diverged bodies into the model's default state, so that nothing that is not finite lives on."""
@@ -252,10 +252,10 @@ class BatchEnv:
         self._rows.episode[ids] += 1
         self._rows.seq[ids] = 0
         if seeds is None:
-            keys = self._rows.take(ids).noise_keys(self.seed)
-            seeds = noise.integers(keys)
-        seeds = seeds.astype(np.int64)
-        start = self.task.start(seeds)
+            seeds, start = self._ahead.take(self.seed, ids, self._rows.episode)
+        else:
+            seeds = seeds.astype(np.int64)
+            start = self.task.start(seeds)
         self.batch.state[ids] = self._blank
         for name, values in start.state.items():
             self.batch.bind(name)[ids] = values

@@ -1,0 +1,55 @@
+"""Starts of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied import noise
+from simulators.task import Start, Task
+
+BLOCK_ROWS = 2048
+
+
+class StartsAhead:
+    """The starts of each body's next few episodes, whose seeds follow from (seed, body, episode).
+
+    Args:
+        task: Draws the starts.
+        count: B.
+    """
+
+    def __init__(self, task: Task, count: int) -> None:
+        self._task, self._count = task, count
+        self._depth = min(max(BLOCK_ROWS // count, 1), 32)
+        self._seed: int | None = None
+        self._first = np.zeros(count, np.int64)
+        self._seeds = np.zeros(count * self._depth, np.int64)
+        self._start = Start({})
+
+    def take(self, seed: int, ids: NDArray[np.int32], episode: NDArray[np.int64]) -> tuple[NDArray[np.int64], Start]:
+        """Seeds [M] and starts of the episodes `episode[ids]`.
+
+        Args:
+            seed: The environment's seed.
+            ids: [M] bodies.
+            episode: [B] episode counts of all bodies.
+        """
+        slot = episode[ids] - self._first[ids]
+        if seed != self._seed or (slot < 0).any() or (slot >= self._depth).any():
+            self._draw(seed, episode)
+            slot = np.zeros(len(ids), np.int64)
+        at = ids * self._depth + slot
+        start = Start(
+            {name: values[at] for name, values in self._start.state.items()},
+            {name: values[at] for name, values in self._start.drawn.items()},
+        )
+        return self._seeds[at], start
+
+    def _draw(self, seed: int, episode: NDArray[np.int64]) -> None:
+        """Fill the block with every body's episodes from `episode` on."""
+        keys = np.zeros((self._count * self._depth, 4), np.int64)
+        keys[:, 0] = seed
+        keys[:, 1] = np.repeat(np.arange(self._count), self._depth)
+        keys[:, 2] = (episode[:, None] + np.arange(self._depth)).ravel()
+        self._seed, self._first = seed, episode.copy()
+        self._seeds = noise.integers(keys)
+        self._start = self._task.start(self._seeds)
