@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from embodied.errors import DataError
+from simulators.make import make_env, make_task
+from simulators.replay import replay
+
+
+@pytest.mark.parametrize("name", ["reach", "lift_cube"])
+def test_recorded_episodes_replay_bit_for_bit(name):
+    env = make_env(name, 5, num_threads=2, seed=4)
+    rng = np.random.default_rng(0)
+    _, starts = env.reset()
+    begin = starts.state.copy()
+    applied, states = [], [env.batch.state.copy()]
+    alive = np.ones(5, bool)
+    lengths = np.zeros(5, int)
+    for _ in range(30):
+        noise = rng.normal(0, 0.3, (5, len(env.action_limit))) * env.action_limit
+        result = env.step(env.expert() + noise.astype(np.float32))
+        alive[result.ended] = False
+        lengths[alive] += 1
+        applied.append(result.applied)
+        states.append(env.batch.state.copy())
+    assert lengths.max() >= 6
+    for body in range(5):
+        length = lengths[body]
+        controls = np.stack([row[body] for row in applied[:length]])
+        again = replay(env.task.model, begin[body], controls, env.task.substeps)
+        assert np.array_equal(again, np.stack([row[body] for row in states[: length + 1]]))
+
+
+def test_an_episode_started_by_autoreset_replays_too():
+    env = make_env("reach", 3, num_threads=1)
+    env.reset()
+    starts, applied = {}, {}
+    for _ in range(60):
+        result = env.step(env.expert())
+        for body in applied:
+            applied[body].append(result.applied[body])
+            if body in result.ended:
+                final = replay(env.task.model, starts[body], np.stack(applied[body]), env.task.substeps)[-1]
+                at = list(result.ended).index(body)
+                assert np.array_equal(final[1:8].astype(np.float32), result.final["joint_pos"][at])
+                return
+        if result.started is not None:
+            for at, body in enumerate(result.started.ids):
+                starts[body], applied[body] = result.started.state[at], []
+    raise AssertionError("no second episode ended")
+
+
+def test_another_model_is_refused():
+    task = make_task("reach")
+    with pytest.raises(DataError, match="use the task that was recorded"):
+        replay(task.model, np.zeros(7), np.zeros((3, task.model.nu)), 10)
