@@ -1,14 +1,14 @@
 """How much of bare physics the batched environment keeps, and how it compares with gymnasium's AsyncVectorEnv.
 
-`env_over_batch_N`: control steps per second of the whole environment (control, physics, observation, reward, auto-reset)
-over those of a bare `Batch.step` of the same model, N, substeps, persistence and stage, which is given the controls that
-the environment applied and the starts it drew. `env_over_async_vector`: control steps per second over those of the same
-task, written for one environment on `mj_step` and MuJoCo's own Jacobian, in gymnasium's `AsyncVectorEnv` at the best of
-several sizes. All sides run in turn, round after round; a result is the median of the rounds' ratios.
+`env_over_batch_N`: control steps per second of the whole environment (control, physics, observation, reward,
+auto-reset) over those of a bare `Batch.step` of the same model, N, substeps, persistence and stage, which is given the
+controls that the environment applied and the starts it drew. `env_over_async_vector`: control steps per second over
+those of the same task, written for one environment on `mj_step` and MuJoCo's own Jacobian, in gymnasium's
+`AsyncVectorEnv` at the best of several sizes. All sides run in turn, round after round; a result is the median of the
+rounds' ratios.
 """
 
 import argparse
-import json
 import time
 from typing import Any
 
@@ -17,10 +17,21 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import NDArray
+from results import emit
 
 from simulators.env import STAGE, BatchEnv
 from simulators.make import make_env, make_task
-from simulators.tasks.lift_cube import HALF_M, HOLD_STEPS, LEASH_M, LIFT_M, LiftCube
+from simulators.tasks.lift_cube import (
+    HALF_M,
+    HOLD_STEPS,
+    LEASH_M,
+    LIFT_M,
+    STAGE_REWARD,
+    SUCCESS_REWARD,
+    WORKSPACE_HIGH,
+    WORKSPACE_LOW,
+    LiftCube,
+)
 
 TASK = "lift_cube"
 TARGETS = {"env_over_batch_64": 0.85, "env_over_batch_256": 0.95, "env_over_async_vector": 3.0}
@@ -94,7 +105,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         mujoco.mj_forward(self.model, self.data)
         self.target, self.command = self.data.site_xpos[self.site].copy(), 1.0
         self.rotation = self.task.arm.down
-        self.held, self.steps, self.stage = 0, 0, self._stage()
+        self.held, self.steps = 0, 0
         return self._observe(), {}
 
     def step(
@@ -103,8 +114,8 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         action = np.clip(action, self.action_space.low, self.action_space.high)
         ee, rotation = self.data.site_xpos[self.site], self.data.site_xmat[self.site].reshape(3, 3)
         offset = self.target + action[:3] - ee
-        self.target = ee + offset * min(1.0, LEASH_M / max(float(np.linalg.norm(offset)), 1e-9))
-        self.command = -1.0 if action[3] < 0 else 1.0
+        target = ee + offset * min(1.0, LEASH_M / max(float(np.linalg.norm(offset)), 1e-9))
+        self.target, self.command = np.clip(target, WORKSPACE_LOW, WORKSPACE_HIGH), float(action[3])
         mujoco.mj_jacSite(self.model, self.data, self.jacobian[:3], self.jacobian[3:], self.site)
         jac = self.jacobian[:, :7]
         turn = 0.5 * np.cross(rotation, self.rotation, axis=0).sum(axis=1)
@@ -112,24 +123,23 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         error = np.concatenate([self.target - ee, turn]) - jac @ pull
         step = pull + jac.T @ np.linalg.solve(jac @ jac.T + 0.03**2 * np.eye(6), error)
         self.data.ctrl[:7] = np.clip(self.data.qpos[:7] + step, self.lower, self.upper)
-        self.data.ctrl[7:] = 0.0 if self.command < 0 else 0.04
+        self.data.ctrl[7:] = 0.02 * (1.0 + self.command)
         mujoco.mj_step(self.model, self.data, nstep=self.task.substeps)
         mujoco.mj_step1(self.model, self.data)
         self.steps += 1
-        before, self.stage = self.stage, self._stage()
         height = self.data.qpos[11] - HALF_M
         self.held = self.held + 1 if height > LIFT_M else 0
         success = self.held >= HOLD_STEPS
-        reward = self.stage - before + 2.0 * success
+        reward = STAGE_REWARD * self._stage() + SUCCESS_REWARD["dense"] * success
         late = self.steps >= self.task.spec.episode_steps
         return self._observe(), float(reward), bool(success or height < -0.05), late, {}
 
-    def _stage(self) -> float:
+    def _stage(self) -> Any:
         offset = self.data.qpos[9:12] - self.data.site_xpos[self.site]
         distance, width = float(np.linalg.norm(offset)), float(self.data.qpos[7] + self.data.qpos[8])
-        grasped = distance < 0.02 and self.command < 0 and 0.03 < width < 0.05
-        height = min(max((self.data.qpos[11] - HALF_M) / LIFT_M, 0.0), 1.2)
-        return 1.0 - float(np.tanh(5.0 * distance)) + 0.5 * grasped + 1.5 * height * grasped
+        grasped = distance < 0.03 and self.command < 0 and 0.03 < width < 0.05
+        height = min(max((self.data.qpos[11] - HALF_M) / LIFT_M, 0.0), 1.0)
+        return 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance) + grasped * (1.0 + 4.0 * height)
 
     def _observe(self) -> dict[str, NDArray[np.float32]]:
         qpos, qvel, ee = self.data.qpos, self.data.qvel, self.data.site_xpos[self.site]
@@ -165,76 +175,68 @@ def async_steps_per_s(size: int, steps: int) -> float:
         env.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of interleaved measurements")
-    parser.add_argument("--steps", type=int, default=12800, help="environment steps of one measurement")
-    parser.add_argument("--threads", type=int, default=0, help="physics threads, 0 for one per CPU")
-    arguments = parser.parse_args()
-
-    results: dict[str, float] = {}
-    rates: dict[int, float] = {}
-    print(f"{'envs':>6} {'env steps/s':>12} {'batch steps/s':>14} {'ratio':>7}  ratios of the rounds")
-    for size in (64, 256):
-        env = make_env(TASK, size, arguments.threads)
-        env.reset()
-        for _ in range(20):  # the starts of all episodes at once are no fair sample of the work
-            env.step(env.expert())
-        snapshot = env.snapshot()
-        recording = Recording(env, max(arguments.steps // size, 1))
-        bare = Batch(make_task(TASK).model, size, arguments.threads, persistent=True)
-        seconds = np.array(
-            [
-                (time_env(env, snapshot, recording), time_batch(bare, env.task.substeps, recording))
-                for _ in range(arguments.rounds + 1)
-            ][1:]
-        )
-        ratios = seconds[:, 1] / seconds[:, 0]
-        done = len(recording.actions) * size
-        rates[size], floor = done / np.median(seconds, axis=0)
-        results[f"env_over_batch_{size}"] = float(np.median(ratios))
-        shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{size:>6} {rates[size]:>12.0f} {floor:>14.0f} {np.median(ratios):>7.3f}  {shown}", flush=True)
-
-    ratios_async = []
-    for _ in range(3):
-        best = max(async_steps_per_s(size, max(arguments.steps // (4 * size), 1)) for size in (2, 8, 16))
-        ratios_async.append(time_rate(arguments) / best)
-    results["env_over_async_vector"] = float(np.median(ratios_async))
-    shown = " ".join(f"{ratio:.2f}" for ratio in ratios_async)
-    print(f"whole environment at 64 over AsyncVectorEnv: {results['env_over_async_vector']:.2f}  {shown}")
-    print(
-        json.dumps(
-            {
-                "results": [
-                    {
-                        "name": name,
-                        "value": round(value, 4),
-                        "unit": "ratio",
-                        "sense": "higher",
-                        "target": TARGETS[name],
-                    }
-                    for name, value in results.items()
-                ]
-            }
-        )
-    )
-
-
-def time_rate(arguments: argparse.Namespace) -> float:
+def env_steps_per_s(steps: int, threads: int) -> float:
     """Control steps per second of the whole environment at 64, with random actions as the vector environment gets."""
-    env = make_env(TASK, 64, arguments.threads)
+    env = make_env(TASK, 64, threads)
     env.reset()
     rng = np.random.default_rng(0)
     limit = env.action_limit
     actions = [rng.uniform(-limit, limit, (64, len(limit))).astype(np.float32) for _ in range(8)]
     for step in range(20):
         env.step(actions[step % 8])
-    steps = max(arguments.steps // 64, 1)
     begin = time.perf_counter()
     for step in range(steps):
         env.step(actions[step % 8])
     return 64 * steps / (time.perf_counter() - begin)
+
+
+def compare_with_batch(size: int, rounds: int, steps: int, threads: int) -> NDArray[np.float64]:
+    """[rounds, 2] control steps per second of the whole environment and of bare physics, which go first in turn."""
+    env = make_env(TASK, size, threads)
+    env.reset()
+    for _ in range(20):  # the starts of all episodes at once are no fair sample of the work
+        env.step(env.expert())
+    snapshot = env.snapshot()
+    recording = Recording(env, steps)
+    bare = Batch(make_task(TASK).model, size, threads, persistent=True)
+    seconds = np.empty((rounds + 1, 2))
+    for turn in range(rounds + 1):
+        for side in (0, 1) if turn % 2 else (1, 0):
+            whole = side == 0
+            seconds[turn, side] = (
+                time_env(env, snapshot, recording) if whole else time_batch(bare, env.task.substeps, recording)
+            )
+    return size * steps / seconds[1:]  # the first round warms up
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of interleaved measurements")
+    parser.add_argument("--steps", type=int, default=7680, help="environment steps of one measurement")
+    parser.add_argument("--threads", type=int, default=0, help="physics threads, 0 for one per CPU")
+    arguments = parser.parse_args()
+
+    results: dict[str, float] = {}
+    print(f"{'':24} {'ours/s':>8} {'theirs/s':>8} {'ratio':>6}  ratios of the rounds")
+    for size in (64, 256):
+        steps = max(arguments.steps // size, 1)
+        rates = compare_with_batch(size, arguments.rounds, steps, arguments.threads)
+        results[f"env_over_batch_{size}"] = show(f"env_over_batch_{size}", rates)
+    pairs = []
+    for _ in range(3):
+        best = max(async_steps_per_s(size, max(arguments.steps // (4 * size), 1)) for size in (2, 8, 16))
+        pairs.append((env_steps_per_s(max(arguments.steps // 64, 1), arguments.threads), best))
+    results["env_over_async_vector"] = show("env_over_async_vector", np.array(pairs))
+    emit(results, TARGETS)
+
+
+def show(name: str, rates: NDArray[np.float64]) -> float:
+    """Print a row of the table; the median ratio."""
+    ratios = rates[:, 0] / rates[:, 1]
+    ours, theirs = np.median(rates, axis=0)
+    each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"{name:24} {ours:>8.0f} {theirs:>8.0f} {np.median(ratios):>6.3f}  {each}", flush=True)
+    return float(np.median(ratios))
 
 
 if __name__ == "__main__":
