@@ -135,7 +135,7 @@ class BehaviourCloning:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        check_state(state, "bc", self.policy)
+        check_state(state, self.state())
         self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
         self.optimiser.load(state["optimiser"])
         self.normaliser.load(state["normaliser"])

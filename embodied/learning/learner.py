@@ -142,16 +142,15 @@ class Optimiser:
         self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
 
 
-def check_state(state: Mapping[str, Any], algorithm: str, policy: TrainablePolicy) -> None:
-    """Raise `CorruptFile` unless `state` was made by `algorithm` for this policy's spec."""
-    spec = policy.spec.to_dict()
-    if state.get("algorithm") != algorithm or state.get("spec") != spec:
-        what = "spec" if state.get("algorithm") == algorithm else f"algorithm {state.get('algorithm')!r}"
-        raise CorruptFile(
-            f"the learner's state is of another {what}",
-            f"learner {algorithm}, policy {policy.spec.name}",
-            "resume with the configuration the run was started with",
-        )
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise `CorruptFile` unless `state` has the parts of a learner's `own` state, and is of its algorithm and spec."""
+    where = f"learner {own['algorithm']}, policy {own['spec']['name']}"
+    if missing := sorted(own.keys() - state.keys()):
+        raise CorruptFile(f"the learner's state has no {missing[0]}", where, "resume from an older checkpoint")
+    for name in ("algorithm", "spec"):
+        if state[name] != own[name]:
+            what = f"the learner's state is of another {name}"
+            raise CorruptFile(what, where, "resume with the configuration the run was started with")
 
 
 def model_state(policy: TrainablePolicy) -> dict[str, Tensor]:
