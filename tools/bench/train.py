@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=240.0, help="seconds after which a side stops")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    overrides = [f"task={TASK}", f"rollout.num_envs={ENVS}", "evaluate.every=1000000000", "budget.env_steps=1000000000"]
+    overrides = [f"experiment={TASK}", f"rollout.num_envs={ENVS}", "evaluate.every=1000000000", "budget.env_steps=1000000000"]
     sides: dict[str, list[float]] = {"ours": [], "sb3_same": [], "sb3_default": []}
     print(f"{'seed':>4} {'side':<12} {'seconds':>8} {'env steps':>10}")
     for seed in range(arguments.seeds):
