@@ -95,10 +95,10 @@ class WeightsRefused(DataError):
     code = "weights_refused"
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A sentence that offers the known names nearest to a wrong one."""
+def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
+    """A sentence that offers the known names nearest to a wrong one, which may be no text at all."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    close = difflib.get_close_matches(str(name)[:100], names, n=count, cutoff=0.4)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"known: {', '.join(names)}" if names else "nothing is known under any name"

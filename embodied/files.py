@@ -25,11 +25,12 @@ JSON_LIMIT = 64 * 2**20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_UNFIT = (errno.EIO, errno.ESTALE, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE)
 
 
 @contextmanager
 def disk_errors(where: Path | str) -> Iterator[None]:
-    """Turn a full or read-only disk into one `InfrastructureError` that names `where`; other errors pass."""
+    """Turn a full, read-only or failing disk into one `InfrastructureError` that names `where`; other errors pass."""
     try:
         yield
     except OSError as error:
@@ -40,6 +41,10 @@ def disk_errors(where: Path | str) -> Iterator[None]:
         if error.errno in _DENIED:
             raise InfrastructureError(
                 f"may not write: {os.strerror(error.errno or 0)}", str(where), "check the owner and mode of the folder"
+            ) from None
+        if error.errno in _UNFIT:
+            raise InfrastructureError(
+                f"cannot be written: {os.strerror(error.errno or 0)}", str(where), "choose another folder or disk"
             ) from None
         raise
 
@@ -74,7 +79,7 @@ def remove(path: Path) -> None:
     """Delete a file or a directory with all it holds; nothing happens if it is missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    else:
+    elif path.is_symlink() or path.exists():
         path.unlink(missing_ok=True)
 
 
@@ -134,7 +139,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
                 part.rename(path)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise FileExistsError(error.errno, "exists", str(path)) from None
+                    raise FileExistsError(errno.EEXIST, "exists", str(path)) from None
                 raise
             fsync_dir(path.parent)
     finally:

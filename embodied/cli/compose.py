@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -31,18 +32,33 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         if not re.match(r"^[+~]*[\w@./-]+(=|$)", word) or ("=" not in word and not word.startswith("~")):
             raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
     known = groups()
+    overrides = [
+        word for word in overrides if word != "experiment=null"
+    ]  # the default, which Hydra takes from files only
     chosen = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
     for key, option in chosen.items():
-        if key in known and option not in known[key] and option != "null":
+        if key in known and option not in known[key]:
             raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
+    _check_grammar(overrides)
     groupwise = [word for word in overrides if word.partition("=")[0] in known]
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
             paths = _paths(OmegaConf.to_container(compose(name, overrides=groupwise), resolve=False))
             return compose(name, overrides=[_checked(word, paths | set(known)) for word in overrides])
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             text = str(error.__cause__ or error).strip().splitlines()[0]
             raise ConfigError(text, "command line", f"see `embodied {name} --help`") from None
+
+
+def _check_grammar(overrides: Sequence[str]) -> None:
+    for word in overrides:
+        try:
+            OverridesParser.create().parse_override(word)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            key = word.partition("=")[0]
+            raise ConfigError(
+                f"{word!r} cannot be read", "command line", f"quote what is no plain word: '{key}=\"a value\"'"
+            ) from None
 
 
 # Their components check their own keys, so that a parameter needs no mention in a file to be overridden.

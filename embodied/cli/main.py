@@ -3,7 +3,9 @@
 import argparse
 import importlib
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from embodied.errors import ConfigError, EmbodiedError, nearest
@@ -48,30 +50,65 @@ def _missing(error: ModuleNotFoundError) -> ConfigError:
     )
 
 
+def _line(error: BaseException) -> str:
+    """What to say of an error in one line."""
+    if isinstance(error, EmbodiedError):
+        return error.line()
+    if isinstance(error, KeyboardInterrupt):
+        return " ".join(["interrupted;" if str(error) else "interrupted", *str(error).split()]).strip()
+    if isinstance(error, ModuleNotFoundError) and not _ours(error):
+        return _missing(error).line()
+    if isinstance(error, MemoryError):
+        return "no memory left: choose smaller numbers, such as rollout.num_envs, or a larger machine"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{os.strerror(error.errno)} ({error.filename or 'output'}): check the file, its folder and its disk"
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    what = " ".join(str(error).split())[:300]
+    return (
+        f"internal error: {type(error).__name__}: {what} ({at.filename}:{at.lineno}): "
+        "run again with --debug and report what it shows"
+    )
+
+
+def _ours(error: ModuleNotFoundError) -> bool:
+    return (error.name or "").split(".")[0] in ("embodied", "simulators", "robots", "policies")
+
+
+def _terminate(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def entry() -> None:
     """The console command."""
     arguments = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         status = run(arguments)
-        sys.stdout.flush()
-    except EmbodiedError as error:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        status = 141  # the reader of a pipe (head, less) left
+        _mute_stdout()
+    except (Exception, KeyboardInterrupt) as error:
         if "--debug" in arguments:
             raise
-        print(f"embodied: {error.line()}", file=sys.stderr)
-        status = error.exit_status
-    except ModuleNotFoundError as error:
-        if "--debug" in arguments or (error.name or "").startswith(("embodied", "simulators", "robots", "policies")):
-            raise
-        print(f"embodied: {_missing(error).line()}", file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        print("embodied: interrupted; `embodied train resume=latest` goes on from the last checkpoint", file=sys.stderr)
-        status = 130
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) left; Python would complain again while closing stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
+        print(f"embodied: {_line(error)}", file=sys.stderr)
+        status = error.exit_status if isinstance(error, EmbodiedError) else 3
+        if isinstance(error, ModuleNotFoundError):
+            status = 2
+        if isinstance(error, KeyboardInterrupt):
+            status = 130
+        try:
+            sys.stdout.flush()
+        except (OSError, AttributeError):
+            _mute_stdout()
     sys.exit(status)
+
+
+def _mute_stdout() -> None:
+    """Let what could not be written go, or Python would complain again while closing stdout."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

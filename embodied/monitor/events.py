@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from embodied.files import disk_errors
+
 
 class EventLog:
     """Scalars for TensorBoard in one folder. Make it with `open`, which gives None where tensorboard is not installed.
@@ -18,8 +20,9 @@ class EventLog:
     """
 
     def __init__(self, folder: Path, after: float, writer: Any, event: Any, summary: Any) -> None:
-        self._event, self._summary = event, summary
-        self._writer = writer(str(folder), max_queue_size=1000, flush_secs=5)
+        self._folder, self._event, self._summary = folder, event, summary
+        with disk_errors(folder):
+            self._writer = writer(str(folder), max_queue_size=1000, flush_secs=5)
         if math.isfinite(after):
             self.forget_after(int(after))
 
@@ -41,7 +44,9 @@ class EventLog:
         self._add(step + 1, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def close(self) -> None:
-        self._writer.close()
+        with disk_errors(self._folder):
+            self._writer.close()
 
     def _add(self, step: int, **content: Any) -> None:
-        self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, **content))
+        with disk_errors(self._folder):
+            self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, **content))

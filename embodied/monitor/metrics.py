@@ -90,6 +90,7 @@ class MetricsWriter:
             self._header, rows, torn = _parse(self.path)
             if torn:
                 self._rewrite(self._header, rows)
+            read_metrics(self.path)  # better told now than by the plot at the end of the run
             if rows:
                 self._last = self._step(rows[-1])
         with disk_errors(self.path):
@@ -135,9 +136,12 @@ class MetricsWriter:
             self._events.forget_after(step)
 
     def close(self) -> None:
-        self._file.close()
-        if self._events:
-            self._events.close()
+        try:
+            with disk_errors(self.path):
+                self._file.close()
+        finally:
+            if self._events:
+                self._events.close()
 
     def __enter__(self) -> Self:
         return self

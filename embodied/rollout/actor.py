@@ -6,7 +6,7 @@ import numpy as np
 
 from embodied.client import ChunkCursor, PolicyClient
 from embodied.data import Observation, Rows, Segment, Starts
-from embodied.errors import DataError
+from embodied.errors import ConfigError
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.body import Body
 from embodied.rollout.recorder import SegmentRecorder
@@ -108,13 +108,13 @@ class Actor:
         """Take up what `state` gave.
 
         Raises:
-            DataError: The state is of another number of bodies.
+            ConfigError: The state is of another number of bodies.
         """
         self.count = int(state["actor/count"])
         if "time" not in state:
             return
         if len(state["time"]) != self.body.num_bodies:
-            raise DataError(
+            raise ConfigError(
                 f"the checkpoint holds {len(state['time'])} bodies, the run has {self.body.num_bodies}",
                 "rollout.num_envs",
                 "resume with the number the run was started with",

@@ -23,20 +23,26 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
         ConfigError: The path cannot be imported, or a key is not one of its parameters.
     """
     target, path = resolve(config, where), config.get("target")
-    options = {key: value for key, value in config.items() if key != "target"}
-    known = set(inspect.signature(target).parameters) - set(extra)
+    options = {str(key): value for key, value in config.items() if key != "target"}
     settings = _settings_of(target)
+    fields = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
+    given = {name: value for name, value in extra.items() if name in fields}
+    rest = {name: value for name, value in extra.items() if name not in fields}
+    try:
+        signature = inspect.signature(target)
+        supplied = {*extra, *signature.bind_partial(*args, **rest).arguments}
+    except (TypeError, ValueError):
+        raise ConfigError(f"{path} is not made for {where}", f"{where}.target", "give another import path") from None
+    known = {name for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD} - supplied
     if settings is not None:
-        known = {field.name for field in dataclasses.fields(settings)}
-    if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values()):
-        for key in options:
-            if key not in known:
-                raise ConfigError(f"{path} takes no {key}", f"{where}.{key}", nearest(key, known))
+        known = fields - set(extra)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for key in options:
+        if key not in known and (not takes_any or key in supplied):
+            raise ConfigError(f"{path} takes no {key}", f"{where}.{key}", nearest(key, known))
     if settings is None:
-        return target(*args, **options, **extra)
-    given = {name: value for name, value in extra.items() if name in known}
-    rest = {name: value for name, value in extra.items() if name not in known}
-    return target(*args, config=_checked(settings, given | options, where), **rest)
+        return target(*args, **_checked(target, options, where), **extra)
+    return target(*args, config=settings(**_checked(settings, given | options, where)), **rest)
 
 
 def resolve(config: Mapping[str, Any], where: str) -> Any:
@@ -50,6 +56,8 @@ def resolve(config: Mapping[str, Any], where: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports a package that is not installed
         raise ConfigError(f"cannot import {path!r}: {error}", f"{where}.target", "give an import path") from None
 
 
@@ -61,16 +69,19 @@ def _settings_of(target: Any) -> type | None:
     return next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)  # type: ignore[return-value]
 
 
-def _checked(settings: type, options: Mapping[str, Any], where: str) -> Any:
-    hints = get_type_hints(settings)
+def _checked(target: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options as what `target` annotates them with, where that is a plain number, word or truth value."""
+    hints = get_type_hints(
+        target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
+    )
     values = dict(options)
     for key, value in values.items():
-        hint = hints[key]
+        hint = hints.get(key)
         if hint is float and type(value) is int:
             values[key] = float(value)
         elif hint in (int, float, str, bool) and type(value) is not hint:
             raise ConfigError(f"{key} cannot be {value!r}", f"{where}.{key}", f"give {_KINDS[hint]}")
-    return settings(**values)
+    return values
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}

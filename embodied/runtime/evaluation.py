@@ -13,7 +13,7 @@ from embodied.monitor.stats import wilson
 from embodied.rollout.play import by_policy, play
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.run_folder import resolve
-from embodied.runtime.settings import Serve, Settings, require, saved_config, typed
+from embodied.runtime.settings import Serve, Settings, check_seed, require, saved_config, typed
 from embodied.serving.host import PolicyHost
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
@@ -35,6 +35,7 @@ class EvalSettings:
 
     def __post_init__(self) -> None:
         require(1 <= self.episodes <= 65536, "episodes", self.episodes, "choose 1 to 65536")
+        check_seed(self.seed, "seed")
 
 
 @dataclass

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,11 +56,17 @@ class InlineRun:
         )
         self.cloner: EpisodeLearner | None = None
         self.learner: Learner | None = None
-        if issubclass(resolve(settings.algo, "algo"), EpisodeLearner):
+        if _learns_by(settings.algo, "algo") == "fit":
             self.cloner = build(settings.algo, "algo", policy, seed=seed)
         else:
             normaliser = None
             if settings.warm_start.demonstrations:
+                if _learns_by(settings.warm_start.clone, "warm_start.clone") != "fit":
+                    raise ConfigError(
+                        "this learner cannot clone",
+                        "warm_start.clone.target",
+                        "embodied.learning.bc.BehaviourCloning can",
+                    )
                 cloner = build(settings.warm_start.clone, "warm_start.clone", policy, seed=seed)
                 self.cloner, normaliser = cloner, cloner.normaliser
             self.learner = build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser)
@@ -306,6 +313,15 @@ class InlineRun:
         self.body.close()
         if self._test_body is not None:
             self._test_body.close()
+
+
+def _learns_by(config: dict[str, Any], where: str) -> str:
+    """`fit` for an `EpisodeLearner`, `update` for a `Learner`."""
+    target = resolve(config, where)
+    for method in ("fit", "update"):
+        if hasattr(target, method) and hasattr(target, "tensors"):
+            return method
+    raise ConfigError(f"{config['target']} is no learner", f"{where}.target", "such as embodied.learning.ppo.PPO")
 
 
 PARTS = ("physics", "bodies", "inference", "reward", "learning", "weights", "storage", "evaluation")

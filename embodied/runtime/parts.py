@@ -3,11 +3,13 @@
 from typing import Any
 
 from embodied.client import LocalClient, PolicyClient, RemoteClient
+from embodied.errors import ConfigError, MessageError
 from embodied.rollout.body import Body
 from embodied.runtime.build import build
 from embodied.runtime.settings import Serve
 from embodied.serving.host import PolicyHost
-from embodied.spec import BodySpec
+from embodied.spec import BodySpec, PolicySpec
+from embodied.weights.manifest import check_policy_name
 from policies.base import Policy
 
 
@@ -23,9 +25,17 @@ def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = 
     """A policy for one agent of a body, randomly initialised from `seed`.
 
     Raises:
+        ConfigError: It is no policy, or its name is none that its versions could be kept under.
         SpecMismatch: It cannot drive that agent.
     """
     policy: Policy = build(config, "policy", body.agents[agent], seed=seed)
+    if not isinstance(getattr(policy, "spec", None), PolicySpec):
+        raise ConfigError(f"{config['target']} makes no policy", "policy.target", "such as policies.mlp.build")
+    try:
+        check_policy_name(policy.spec.name)
+    except MessageError:
+        fix = "use at most 64 letters, digits, dots, dashes and underscores"
+        raise ConfigError(f"a policy cannot be named {policy.spec.name!r}", "policy.name", fix) from None
     policy.spec.check_body(body, agent)
     return policy
 

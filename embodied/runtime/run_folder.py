@@ -32,7 +32,7 @@ _ATTEMPT = "attempt.json"
 
 
 def create(root: Path, name: str | None = None, prefix: str = "run") -> Path:
-    """Make the folder of a new run and point `latest` at it.
+    """Make the folder of a new run.
 
     Args:
         root: Folder of all runs, made if missing.
@@ -44,6 +44,9 @@ def create(root: Path, name: str | None = None, prefix: str = "run") -> Path:
         UserError: The folder exists.
         InfrastructureError: Less than 200 MB are free, or the folder cannot be made.
     """
+    there = _nearest_there(root)
+    if not there.is_dir():
+        raise UserError("a file is where the folder of all runs should be", str(there), "choose another runs=...")
     check_free(root)
     stamp = f"{prefix}-{time.strftime('%Y%m%d-%H%M%S')}"
     # Runs started within one second get -2, -3; a name that was asked for is taken as it is or refused.
@@ -62,7 +65,6 @@ def create(root: Path, name: str | None = None, prefix: str = "run") -> Path:
                 write_new(part / _ATTEMPT, [sealed({"attempts": 0})])
         except FileExistsError:
             continue
-        point_latest(root, path)
         return path
     raise UserError(f"the run {names[0]} exists", str(root / names[0]), f"choose another name=... or resume={names[0]}")
 
@@ -149,9 +151,7 @@ def check_free(folder: Path, need: int = MIN_FREE) -> None:
     Raises:
         InfrastructureError: Says how much is free.
     """
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
+    there = _nearest_there(folder)
     free = shutil.disk_usage(there).free
     if free < need:
         raise InfrastructureError(
@@ -159,6 +159,14 @@ def check_free(folder: Path, need: int = MIN_FREE) -> None:
             str(there),
             "free space or choose another disk",
         )
+
+
+def _nearest_there(path: Path) -> Path:
+    """The path itself, or the nearest above it that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
 
 
 def _is_run(path: Path) -> bool:

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from embodied.errors import ConfigError, CorruptFile
+from embodied.files import read_bytes
 
 CONFIG = "config.yaml"
 
@@ -22,6 +23,11 @@ def require(condition: bool, key: str, value: Any, fix: str) -> None:
     """Raise a `ConfigError` about `key` unless its value is one it may have."""
     if not condition:
         raise ConfigError(f"{key} cannot be {value}", key, fix)
+
+
+def check_seed(seed: int, key: str) -> None:
+    """Raise a `ConfigError` unless a seed fits every generator and the seeds derived from it."""
+    require(0 <= seed < 2**32, key, seed, "choose 0 to 4294967295")
 
 
 @dataclass
@@ -37,6 +43,8 @@ class Rollout:
         require(1 <= self.num_envs <= 65536, "rollout.num_envs", self.num_envs, "choose 1 to 65536")
         require(1 <= self.steps <= 65536, "rollout.steps", self.steps, "choose 1 to 65536")
         require(self.max_lag >= 0, "rollout.max_lag", self.max_lag, "choose 0 or more versions")
+        rows, limit = self.num_envs * self.steps, 2**24
+        require(rows <= limit, "rollout.num_envs * rollout.steps", rows, f"choose at most {limit}, which fit in memory")
 
 
 @dataclass
@@ -84,6 +92,8 @@ class Evaluate:
         require(self.every >= 1, "evaluate.every", self.every, "choose 1 or more")
         require(1 <= self.episodes <= 65536, "evaluate.episodes", self.episodes, "choose 1 to 65536")
         require(1 <= self.final_episodes <= 65536, "evaluate.final_episodes", self.final_episodes, "choose 1 to 65536")
+        check_seed(self.seed, "evaluate.seed")
+        check_seed(self.final_seed, "evaluate.final_seed")
         require(self.target > 0, "evaluate.target", self.target, "choose a share above 0; above 1 never stops early")
         require(self.patience >= 1, "evaluate.patience", self.patience, "choose 1 or more")
 
@@ -109,7 +119,7 @@ class Episodes:
     quota_gb: float = 2.0
 
     def __post_init__(self) -> None:
-        require(self.quota_gb > 0, "episodes.quota_gb", self.quota_gb, "choose more than 0")
+        require(0 < self.quota_gb <= 1e6, "episodes.quota_gb", self.quota_gb, "choose more than 0, at most 1e6")
 
 
 @dataclass
@@ -120,6 +130,9 @@ class Serve:
     address: str = "inline"
     timeout_s: float = 10.0
     keys: str | None = None
+
+    def __post_init__(self) -> None:
+        require(0 < self.timeout_s <= 86400, "serve.timeout_s", self.timeout_s, "choose seconds, at most a day")
 
 
 @dataclass
@@ -143,7 +156,7 @@ class Runtime:
     versions: int = 5
 
     def __post_init__(self) -> None:
-        require(self.threads >= 1, "runtime.threads", self.threads, "choose 1 or more")
+        require(1 <= self.threads <= 1024, "runtime.threads", self.threads, "choose 1 to 1024")
         require(self.versions >= 2, "runtime.versions", self.versions, "choose 2 or more")
 
 
@@ -171,6 +184,10 @@ class Settings:
     render: Video = field(default_factory=Video)
     runtime: Runtime = field(default_factory=Runtime)
 
+    def __post_init__(self) -> None:
+        check_seed(self.seed, "seed")
+        require(bool(self.runs), "runs", repr(self.runs), "give a folder")
+
 
 T = TypeVar("T")
 
@@ -179,9 +196,11 @@ def typed(cls: type[T], config: DictConfig) -> T:
     """A composed configuration as the dataclass `cls`.
 
     Raises:
-        ConfigError: A key is unknown, or a value is of a wrong type or out of range.
+        ConfigError: A key is unknown or has no value, or a value is of a wrong type or out of range.
     """
     try:
+        for key in sorted(OmegaConf.missing_keys(config)):
+            raise ConfigError(f"{key} has no value", key, f"give {key}=...")
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), config))
     except OmegaConfBaseException as error:
         cause = error.__cause__
@@ -193,20 +212,46 @@ def typed(cls: type[T], config: DictConfig) -> T:
     return settings
 
 
-def saved_config(folder: Path, again: Sequence[str] = ()) -> DictConfig:
-    """The configuration a run was started with, under keys given again as `key=value`.
+def saved_config(folder: Path) -> DictConfig:
+    """The configuration a run was started or last resumed with.
 
     Raises:
-        CorruptFile: The run has none.
-        ConfigError: It cannot be read, or a key is unknown.
+        CorruptFile: The run has none, or it cannot be read.
     """
     path = folder / CONFIG
+    fix = "start a new run, or mend the file"
+    text = read_bytes(path, 2**20, fix)
     try:
-        config = OmegaConf.load(path)
-        assert isinstance(config, DictConfig)
-        config.merge_with_dotlist(list(again))
-    except FileNotFoundError:
-        raise CorruptFile("the run has no configuration", str(path), "start a new run") from None
-    except (OmegaConfBaseException, YAMLError, ValueError, AssertionError) as error:
-        raise ConfigError(str(error).splitlines()[0], str(path), "start a new run, or mend the file") from None
+        config = OmegaConf.create(text.decode())
+        # A word alone or a list is YAML too.
+        if not isinstance(config, DictConfig) or "task" not in config:
+            raise ValueError("no configuration of a run")
+        typed(Settings, config)
+    except (OmegaConfBaseException, YAMLError, ValueError, RecursionError, ConfigError) as error:
+        raise CorruptFile(str(error).splitlines()[0], str(path), fix) from None
     return config
+
+
+START_ONLY = ("name", "experiment", "seed")
+
+
+def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> DictConfig:
+    """A run's configuration with what the user gives anew: the keys named by `words`, as `config` has them.
+
+    Raises:
+        CorruptFile: As `saved_config`.
+        ConfigError: A word removes a key, or changes what a run keeps.
+    """
+    saved = saved_config(folder)
+    for word in words:
+        key = word.partition("=")[0].lstrip("+")
+        if key in ("resume", "runs"):
+            continue
+        value = OmegaConf.select(config, key)
+        if key in START_ONLY and value is not None and value != OmegaConf.select(saved, key):
+            raise ConfigError(f"a resumed run keeps its {key}", word, f"leave out {word}, or start a new run")
+        if key.startswith("~"):
+            raise ConfigError("a key of a resumed run cannot be removed", word, "give it a value")
+        if key not in START_ONLY:
+            OmegaConf.update(saved, key, value, merge=False, force_add=True)
+    return saved

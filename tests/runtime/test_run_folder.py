@@ -17,8 +17,10 @@ FAULTS = Path(__file__).parents[1] / "faults.py"
 def test_create_and_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
     first = create(root, "a")
+    point_latest(root, first)
     assert first == root / "a" and resolve("latest", root) == first.resolve()
     second = create(root, None, "reach-ppo")
+    point_latest(root, second)
     assert second.name.startswith("reach-ppo-20") and resolve("latest", root) == second.resolve()
     third = create(root, None, "reach-ppo")
     assert third != second and runs(root) == sorted(["a", second.name, third.name])
@@ -64,14 +66,13 @@ def test_an_unknown_run_is_one_line_with_the_nearest(tmp_path: Path) -> None:
         resolve("notes", tmp_path)
     with pytest.raises(UserError):
         resolve("", tmp_path)
-    (tmp_path / "latest").unlink()
     (tmp_path / "latest").symlink_to("gone")
     with pytest.raises(UserError, match=r"no latest run.*run=lift_cube-1"):
         resolve("latest", tmp_path)
     (tmp_path / "latest").unlink()
     (tmp_path / "latest").mkdir()
     with pytest.raises(UserError, match="no link"):
-        create(tmp_path, "b")
+        point_latest(tmp_path, create(tmp_path, "b"))
 
 
 def test_one_process_writes_a_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
