@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from embodied.errors import EmbodiedError
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import summarise, write_summary
@@ -38,17 +39,21 @@ def report(run: InlineRun) -> str:
     run.progress.update(phase="plot and video")
     if note := plot_success(run.folder, f"{summary['task']}, seed {summary['seed']}", settings.target):
         run.progress.say(note)
-    shown = episodes[: run.settings.render.episodes]
-    where = ""
-    if shown:
-        path = run.folder / "evaluation.mp4"
-        video = record_video(path, run.settings.task, shown, run.settings.render.renderer)
-        where = f", video {path}"
-        if video.hint:
-            run.progress.say(f"the video was drawn without GL; {video.hint}")
     low, high = wilson(played.successes, played.counted)
-    return (
+    line = (
         f"{run.settings.task.get('name')}: success {played.successes}/{played.counted} = "
         f"{100 * played.successes / max(played.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
-        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}{where}"
+        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}"
     )
+    shown = episodes[: run.settings.render.episodes]
+    if not shown:
+        return line
+    path = run.folder / "evaluation.mp4"
+    try:
+        video = record_video(path, run.settings.task, shown, run.settings.render.renderer)
+    except EmbodiedError:
+        run.progress.say(line)  # what was measured is not lost with the video
+        raise
+    if video.hint:
+        run.progress.say(f"the video was drawn without GL; {video.hint}")
+    return f"{line}, video {path}"

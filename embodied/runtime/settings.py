@@ -247,8 +247,8 @@ def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> Di
         key = word.partition("=")[0].lstrip("+")
         if key in ("resume", "runs"):
             continue
-        value = OmegaConf.select(config, key)
-        if key in START_ONLY and value is not None and value != OmegaConf.select(saved, key):
+        value = word.partition("=")[2] if key == "experiment" else OmegaConf.select(config, key)
+        if key in START_ONLY and value not in (None, "null", OmegaConf.select(saved, key)):
             raise ConfigError(f"a resumed run keeps its {key}", word, f"leave out {word}, or start a new run")
         if key.startswith("~"):
             raise ConfigError("a key of a resumed run cannot be removed", word, "give it a value")

@@ -54,6 +54,8 @@ def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> st
                 saved = checkpoints.latest(folder / "checkpoints", run.spec.to_dict())
                 if saved is not None:
                     run.restore(saved)
+                else:
+                    run.metrics.truncate_after(-1)
                 progress.say(f"resuming {folder} at step {run.step}" if saved else f"starting {folder} anew")
             # Only now are the settings known to fit: a refused resume leaves the run those that did.
             write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
