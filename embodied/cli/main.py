@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -50,6 +51,9 @@ def _missing(error: ModuleNotFoundError) -> ConfigError:
     )
 
 
+_MEMORY = re.compile(r"allocate memory|out of memory")  # how torch says it
+
+
 def _line(error: BaseException) -> str:
     """What to say of an error in one line."""
     if isinstance(error, EmbodiedError):
@@ -58,7 +62,7 @@ def _line(error: BaseException) -> str:
         return " ".join(["interrupted;" if str(error) else "interrupted", *str(error).split()]).strip()
     if isinstance(error, ModuleNotFoundError) and not _ours(error):
         return _missing(error).line()
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _MEMORY.search(str(error))):
         return "no memory left: choose smaller numbers, such as rollout.num_envs, or a larger machine"
     if isinstance(error, OSError) and error.errno is not None:
         return f"{os.strerror(error.errno)} ({error.filename or 'output'}): check the file, its folder and its disk"

@@ -45,6 +45,14 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     return target(*args, config=settings(**_checked(settings, given | options, where)), **rest)
 
 
+def require_parts(made: Any, config: Mapping[str, Any], where: str, *names: str) -> None:
+    """Raise a `ConfigError` unless what `build` made has the attributes that make it a `where`."""
+    for name in names:
+        if not hasattr(made, name):
+            fix = "give the import path of one"
+            raise ConfigError(f"{config.get('target')} makes no {where}: it has no {name}", f"{where}.target", fix)
+
+
 def resolve(config: Mapping[str, Any], where: str) -> Any:
     """What `config["target"]` names.
 

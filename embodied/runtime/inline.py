@@ -25,7 +25,7 @@ from embodied.rollout.body import Body
 from embodied.rollout.gate import admit, version_lags
 from embodied.rollout.play import Played, by_expert, by_policy, play
 from embodied.runtime import checkpoint as checkpoints
-from embodied.runtime.build import build, resolve
+from embodied.runtime.build import build, require_parts, resolve
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.publisher import Publisher
 from embodied.runtime.settings import Settings
@@ -71,6 +71,7 @@ class InlineRun:
                 self.cloner, normaliser = cloner, cloner.normaliser
             self.learner = build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser)
         self.reward = build(settings.reward, "reward", self.body.spec.task, settings.task.get("reward", "dense"))
+        require_parts(self.reward, settings.reward, "reward", "score")
         self.actor = Actor(self.body, self.client, self.spec, rollout.steps, seed, attempt, self.watch, AGENT)
         self.registry = Registry(folder / "weights", keep=settings.runtime.versions)
         self.publisher = Publisher(self.registry, self.client, self.spec)

@@ -5,10 +5,10 @@ from typing import Any
 from embodied.client import LocalClient, PolicyClient, RemoteClient
 from embodied.errors import ConfigError, MessageError
 from embodied.rollout.body import Body
-from embodied.runtime.build import build
+from embodied.runtime.build import build, require_parts
 from embodied.runtime.settings import Serve
 from embodied.serving.host import PolicyHost
-from embodied.spec import BodySpec, PolicySpec
+from embodied.spec import BodySpec
 from embodied.weights.manifest import check_policy_name
 from policies.base import Policy
 
@@ -16,7 +16,8 @@ from policies.base import Policy
 def make_body(task: dict[str, Any], body: dict[str, Any], num_envs: int, seed: int, autoreset: bool = True) -> Body:
     """`num_envs` bodies of a task; `task` holds its `name` and options, `body` the target that simulates it."""
     options = {key: value for key, value in task.items() if key != "name"}
-    made: Body = build(body, "body", task["name"], num_envs=num_envs, seed=seed, **options)
+    made: Body = build(body, "body", task.get("name"), num_envs=num_envs, seed=seed, **options)
+    require_parts(made, body, "body", "spec", "reset", "step")
     made.autoreset = autoreset
     return made
 
@@ -29,8 +30,7 @@ def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = 
         SpecMismatch: It cannot drive that agent.
     """
     policy: Policy = build(config, "policy", body.agents[agent], seed=seed)
-    if not isinstance(getattr(policy, "spec", None), PolicySpec):
-        raise ConfigError(f"{config['target']} makes no policy", "policy.target", "such as policies.mlp.build")
+    require_parts(policy, config, "policy", "spec", "act", "load")
     try:
         check_policy_name(policy.spec.name)
     except MessageError:

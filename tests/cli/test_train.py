@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -143,6 +144,34 @@ def test_a_mistake_gets_one_line(tmp_path: Path, words: list[str], said: str) ->
     result = embodied("train", *SMALL, *words, folder=tmp_path)
     line = one_line(result, status=3 if words[0] == "serve=remote" else 2)
     assert said in line
+
+
+def test_a_refused_start_or_resume_leaves_nothing_changed(root: Path, tmp_path: Path) -> None:
+    one_line(embodied("train", *SMALL, "name=x", "policy.hidden=[0]", folder=tmp_path))
+    assert not (tmp_path / "runs" / "x").exists()
+    config = (root / "runs" / "b" / "config.yaml").read_bytes()
+    said = one_line(embodied("train", "resume=b", "rollout.num_envs=8", "budget.env_steps=99999", folder=root))
+    assert "16 bodies" in said
+    assert (root / "runs" / "b" / "config.yaml").read_bytes() == config
+
+
+def test_a_run_killed_before_its_first_checkpoint_or_terminated_resumes(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "t"
+    process = start("train", *SMALL, "budget.env_steps=128000", "name=t", folder=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (
+        said.splitlines()[-1]
+        == "embodied: interrupted; `embodied train resume=runs/t` goes on from the last checkpoint"
+    )
+    shutil.rmtree(run / "checkpoints")
+    done = embodied("train", "resume=runs/t", "budget.env_steps=512", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_metrics(run / "metrics.csv")["step"] == [0.0, 1.0, 2.0]
 
 
 def test_an_existing_run_is_never_overwritten(root: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from embodied.errors import ConfigError
-from embodied.runtime.build import build
+from embodied.runtime.build import build, require_parts
 
 
 def component(name: str, *, size: int = 1, scale: float = 1.0, seed: int = 0, **more: Any) -> tuple[Any, ...]:
@@ -39,3 +39,9 @@ def test_options_reach_the_target() -> None:
 def test_a_mistake_names_its_key(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said).replace(r"'None'\ ", r"'None'.* ")):
         build({"target": HERE, **options}, "body", "a", seed=7)
+
+
+def test_what_was_made_has_what_it_needs() -> None:
+    require_parts("a", {}, "body", "join")
+    with pytest.raises(ConfigError, match=r"x makes no body: it has no step \(body.target\)"):
+        require_parts("a", {"target": "x"}, "body", "join", "step")
