@@ -101,4 +101,6 @@ def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     close = difflib.get_close_matches(str(name)[:100], names, n=count, cutoff=0.4)
     if close:
         return f"did you mean {' or '.join(close)}?"
+    if len(names) > 40:
+        return f"known: {', '.join(names[:40])} and {len(names) - 40} more"
     return f"known: {', '.join(names)}" if names else "nothing is known under any name"

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import trace
-from embodied.data import Episode
+from embodied.data import Episode, Outcome
 from embodied.errors import ConfigError, nearest
 from embodied.runtime.run_folder import resolve
 
@@ -25,6 +25,10 @@ embodied episodes ls|show|trace [ID] [key=value ...] [--json]
 keys: run=latest (a name under runs/, a path, or latest)  runs=runs  mode=  outcome=  limit=50 (ls; 0 for all)
 """
 ACTIONS = ("ls", "show", "trace")
+CHOICES = {
+    "mode": ("train", "evaluation", "demonstration"),
+    "outcome": tuple(outcome.name.lower() for outcome in Outcome),
+}
 DEFAULTS = {"run": "latest", "runs": "runs", "mode": "", "outcome": "", "limit": "50"}
 
 
@@ -36,10 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     action, names = words[0], [word for word in words[1:] if "=" not in word]
     if action not in ACTIONS:
         raise ConfigError(f"unknown action {action!r}", "embodied episodes", nearest(action, ACTIONS))
+    if any(name.startswith("-") for name in names):
+        raise ConfigError(f"unknown flag {names[0]!r}", "embodied episodes", "known: --json, --help")
+    if action == "ls" and names:
+        raise ConfigError(f"ls takes no {names[0]!r}", "embodied episodes", "write key=value, such as mode=train")
     options = dict(DEFAULTS)
     for key, _, value in (word.partition("=") for word in words[1:] if "=" in word):
         if key not in DEFAULTS:
             raise ConfigError(f"unknown key {key!r}", "embodied episodes", nearest(key, DEFAULTS))
+        if value and value not in CHOICES.get(key, (value,)):
+            raise ConfigError(f"unknown {key} {value!r}", "embodied episodes", nearest(value, CHOICES[key]))
         options[key] = value
     store = EpisodeStore(resolve(options["run"], Path(options["runs"])) / "episodes")
     as_json = "--json" in arguments

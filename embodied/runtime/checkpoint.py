@@ -217,15 +217,21 @@ def load(path: Path, spec: Mapping[str, Any] | None = None) -> Loaded:
     return Loaded(path, body["step"], tensors, saved, learner, body["state"])
 
 
-def check_spec(saved: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+def check_spec(
+    saved: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    where: str,
+    whose: str = "the checkpoint",
+    fix: str = "resume with the task and policy it was trained with, or start a new run with name=...",
+) -> None:
     """Raise `SpecMismatch` naming the first field in which two specs, as dictionaries, differ."""
     found = _difference(json.loads(json.dumps(saved)), json.loads(json.dumps(wanted)), "")
     if found:
         field, theirs, ours = found
         raise SpecMismatch(
-            f"the checkpoint's policy has {field} {theirs}, this run's has {ours}",
+            f"{whose}'s policy has {field} {theirs}, this run's has {ours}",
             where,
-            "resume with the task and policy it was trained with, or start a new run with name=...",
+            fix,
         )
 
 

@@ -6,6 +6,7 @@ from embodied.client import LocalClient, PolicyClient, RemoteClient
 from embodied.errors import ConfigError, MessageError
 from embodied.rollout.body import Body
 from embodied.runtime.build import build, require_parts
+from embodied.runtime.checkpoint import check_spec
 from embodied.runtime.settings import Serve
 from embodied.serving.host import PolicyHost
 from embodied.spec import BodySpec
@@ -41,11 +42,22 @@ def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = 
 
 
 def make_client(serve: Serve, policy: Policy, body: BodySpec, debug: bool = False) -> PolicyClient:
-    """The client of `serve.address`; `inline` gives `policy` a host in this process. `debug` waits for a day."""
+    """The client of `serve.address`; `inline` gives `policy` a host in this process. `debug` waits for a day.
+
+    Raises:
+        SpecMismatch: The server there has another policy.
+        DeadlineExceeded: Nobody answers.
+    """
     client: PolicyClient
     if serve.address == "inline":
         client = LocalClient(PolicyHost(policy))
     else:
         client = RemoteClient(serve.address, timeout_s=86400.0 if debug else serve.timeout_s, keys=serve.keys)
-    client.hello(body)
+    try:
+        served = client.hello(body).to_dict()
+        fix = "start the server with this run's task and policy, or from this run"
+        check_spec(served, policy.spec.to_dict(), serve.address, "the server", fix)
+    except BaseException:
+        client.close()
+        raise
     return client

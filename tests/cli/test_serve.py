@@ -58,6 +58,19 @@ def test_a_run_differs_in_one_key(root: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(remote[name], column, err_msg=name)
 
 
+def test_a_server_of_another_policy_is_refused(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/policy"
+    server = start("serve", "run=null", "task=reach", "policy.hidden=[8]", f"address={address}", folder=tmp_path)
+    try:
+        words = ["name=r", "serve=remote", f"serve.address={address}", "serve.timeout_s=60"]
+        said = one_line(embodied("train", *SMALL, *words, folder=tmp_path))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+    assert "the server's policy has extra.hidden" in said and address in said
+    assert not (tmp_path / "runs" / "r").exists()
+
+
 def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
     address = "tcp://127.0.0.1:47614"
     first = start("serve", "run=a", f"address={address}", folder=root)
@@ -85,6 +98,9 @@ def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
         (["episodes", "ls", "run=zzz"], "no run zzz"),
         (["episodes", "show", "x", "run=a"], "no episode x"),
         (["episodes", "list"], "did you mean ls"),
+        (["episodes", "ls", "run=a", "--jsn"], "unknown flag '--jsn'"),
+        (["episodes", "ls", "run=a", "mode=eval"], "did you mean evaluation"),
+        (["eval", "run=a", "serve=remote"], "serve.address has no value"),
     ],
 )
 def test_a_mistake_gets_one_line(root: Path, words: list[str], said: str) -> None:
