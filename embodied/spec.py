@@ -7,6 +7,7 @@ field by field, and an error names the stream and the field.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -57,7 +58,7 @@ class Stream:
     @property
     def size(self) -> int:
         """Number of elements of one row's value."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 Streams = tuple[Stream, ...]

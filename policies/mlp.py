@@ -1,6 +1,7 @@
 """A Gaussian policy of two small tanh networks over all float streams."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,9 @@ class MLPPolicy:
         scale = _scales(agent, action_scale)
         extra = {"kind": "mlp", "hidden": [int(width) for width in hidden], "action_scale": scale}
         self.spec = PolicySpec(name, AgentSpec(observations, agent.actions), extra=extra)
-        self.network = GaussianActorCritic(sum(s.size for s in observations), 1, scale, hidden, init_std, seed)
+        ends = list(accumulate((stream.size for stream in observations), initial=0))
+        self._columns = [(s, slice(a, b)) for s, (a, b) in zip(observations, pairwise(ends), strict=True)]
+        self.network = GaussianActorCritic(ends[-1], 1, scale, hidden, init_std, seed)
 
     def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0) -> NDArray[np.float32]:
         """Concatenate the policy's streams, each of `rows` rows in its leading axes, to [rows + pad, F]; zeros below.
@@ -63,18 +66,15 @@ class MLPPolicy:
         Raises:
             SpecMismatch: A stream is missing or has another size.
         """
-        observations = self.spec.agent.observations
-        flat = np.zeros((rows + pad, sum(stream.size for stream in observations)), np.float32)
-        column = 0
-        for stream in observations if rows else ():
+        flat = np.zeros((rows + pad, len(self.network.mean)), np.float32)
+        for stream, columns in self._columns if rows else ():
             if stream.name not in streams or streams[stream.name].size != rows * stream.size:
                 raise SpecMismatch(
                     f"policy {self.spec.name} needs {stream.name} with shape {stream.shape} in {rows} rows",
                     f"stream {stream.name}",
                     nearest(stream.name, streams),
                 )
-            flat[:rows, column : column + stream.size] = streams[stream.name].reshape(rows, stream.size)
-            column += stream.size
+            flat[:rows, columns] = streams[stream.name].reshape(rows, -1)
         return flat
 
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
@@ -83,8 +83,8 @@ class MLPPolicy:
         flat = self.flatten(observation.streams, rows, pad=-rows % BLOCK)
         with torch.inference_mode():
             blocks = net.normalise(torch.from_numpy(flat).to(net.device)).split(BLOCK)
-            mean = torch.cat([net.raw_mean(block) for block in blocks])[:rows]
-            values = torch.cat([net.value(block) for block in blocks])[:rows]
+            mean = _join([net.raw_mean(block) for block in blocks])[:rows]
+            values = _join([net.value(block) for block in blocks])[:rows]
             raw = mean
             if mode == "sample":
                 draws = torch.from_numpy(noise.normal(noise_keys, net.action_dim, ACTION_NOISE)).to(net.device)
@@ -120,6 +120,10 @@ class MLPPolicy:
         with torch.no_grad():
             for name, own in mine.items():
                 own.copy_(torch.from_numpy(np.array(tensors[name])))
+
+
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _scales(agent: AgentSpec, action_scale: float | Mapping[str, float] | None) -> list[float]:

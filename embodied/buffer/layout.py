@@ -65,8 +65,11 @@ def encode(episodes: Sequence[Episode]) -> bytes:
     with h5py.File("image", "w", driver="core", backing_store=False, block_size=2**20, libver=("v110", "v110")) as file:
         file.attrs["format"] = FORMAT
         root = h5g.create(file.id, b"episodes")
+        specs: dict[int, str] = {}  # episodes of one body share their spec
         for episode in episodes:
-            _write_episode(root, episode)
+            if id(episode.spec) not in specs:
+                specs[id(episode.spec)] = json.dumps(episode.spec)
+            _write_episode(root, episode, specs[id(episode.spec)])
         del root
         file.flush()
         return file.id.get_file_image()
@@ -137,13 +140,13 @@ def pack(track: Track, columns: dict[str, str], length: int) -> NDArray[Any]:
     return table
 
 
-def _write_episode(root: h5g.GroupID, episode: Episode) -> None:
+def _write_episode(root: h5g.GroupID, episode: Episode, spec: str) -> None:
     check(episode)
     group = h5g.create(root, episode.id.encode())
     for name in ("task", "mode", "policy", "reward_version"):
         _text(group, name, getattr(episode, name))
     _text(group, "outcome", episode.outcome.name.lower())
-    _text(group, "spec", json.dumps(episode.spec))
+    _text(group, "spec", spec)
     _text(group, "segments", json.dumps(episode.segments))
     seed = np.array(episode.seed, np.int64)
     h5a.create(group, b"seed", _type(seed.dtype), _SCALAR).write(seed)
