@@ -93,7 +93,10 @@ class Optimiser:
         self, parameters: Iterable[nn.Parameter], lr: float, max_grad_norm: float, max_skipped: int = 16
     ) -> None:
         self.parameters = list(parameters)
-        self.adam = torch.optim.Adam(self.parameters, lr=lr, eps=1e-5, fused=True)
+        # Small networks spend their time in calls, so all parameters and their gradients are views of two flat arrays.
+        self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
+        self.flat.grad = torch.zeros_like(self.flat)
+        self.adam = torch.optim.Adam([self.flat], lr=lr, eps=1e-5, fused=True)
         self.max_grad_norm, self.max_skipped = max_grad_norm, max_skipped
         self.skipped = 0
         self.skipped_in_a_row = 0
@@ -112,14 +115,12 @@ class Optimiser:
         Raises:
             DataError: Loss or gradient were not finite more than `max_skipped` times in a row.
         """
-        self.adam.zero_grad(set_to_none=True)
+        gradient = self._bind()
         loss.backward()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        # One norm of one array: four times faster here than torch's clip_grad_norm_, which takes one per parameter.
-        norm = float(torch.linalg.vector_norm(torch.cat([g.view(-1) for g in gradients])))
+        norm = float(torch.linalg.vector_norm(gradient))
         if math.isfinite(norm) and math.isfinite(loss.item()):
             if norm > self.max_grad_norm:
-                torch._foreach_mul_(gradients, self.max_grad_norm / norm)
+                gradient.mul_(self.max_grad_norm / norm)
             self.adam.step()
             self.skipped_in_a_row = 0
             return norm
@@ -132,6 +133,19 @@ class Optimiser:
                 "go back to the last checkpoint with a lower learning rate, and look for huge observations or rewards",
             )
         return float("nan")
+
+    @torch.no_grad()
+    def _bind(self) -> Tensor:
+        """Let the parameters be views of the flat array, whoever trained them since; returns the zeroed gradient."""
+        gradient = self.flat.grad
+        assert gradient is not None
+        gradient.zero_()
+        if self.parameters[0].data_ptr() != self.flat.data_ptr() or self.parameters[-1].grad is None:
+            self.flat.copy_(torch.cat([p.reshape(-1) for p in self.parameters]))
+            sizes = [p.numel() for p in self.parameters]
+            for p, values, slopes in zip(self.parameters, self.flat.split(sizes), gradient.split(sizes), strict=True):
+                p.data, p.grad = values.view_as(p), slopes.view_as(p)
+        return gradient
 
     def state(self) -> dict[str, Any]:
         counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}

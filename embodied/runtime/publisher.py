@@ -9,6 +9,8 @@ from embodied.spec import PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
 
+BLOCK = 16  # numbers reserved at once; a resumed run skips what is left of them
+
 
 @dataclass
 class Published:
@@ -31,6 +33,7 @@ class Publisher:
     def __init__(self, registry: Registry, client: PolicyClient, spec: PolicySpec) -> None:
         self._registry, self._client, self._spec = registry, client, spec
         self.number = 0
+        self._reserved = range(0)
 
     def publish(self, learner: Learner | EpisodeLearner) -> Published:
         """Publish what the learner holds under the next number.
@@ -40,7 +43,10 @@ class Publisher:
         """
         start = time.perf_counter()
         tensors = learner.tensors()
-        number = self._registry.reserve(self._spec.name)
+        if not self._reserved:
+            first = self._registry.reserve(self._spec.name, BLOCK)
+            self._reserved = range(first, first + BLOCK)
+        number, self._reserved = self._reserved[0], self._reserved[1:]
         manifest = self._registry.publish(self._spec.name, number, tensors, self._spec.to_dict())
         self._client.push(manifest, tensors)
         self.number = number

@@ -77,10 +77,10 @@ class Registry:
         self.folder, self.keep, self._lock_s = Path(folder), keep, lock_s
         self._clean = False
 
-    def reserve(self, policy: str) -> int:
-        """The policy's next version number, from 1, which no one else is or was given.
+    def reserve(self, policy: str, count: int = 1) -> int:
+        """The first of the policy's next `count` version numbers, from 1, which no one else is or was given.
 
-        It is on disk before it is returned, so a killed run leaves a gap and never a number that is used twice.
+        They are on disk before this returns, so a killed run leaves a gap and never a number that is used twice.
 
         Raises:
             DeadlineExceeded: Another process kept the lock; names it.
@@ -91,7 +91,7 @@ class Registry:
         with self._locked(f"reserve a version of {policy}"):
             numbers = self._numbers()
             number = max(numbers.get(policy, 0), *(v.number for v in self._versions(policy)), 0) + 1
-            write_bytes(self.folder / "numbers.json", sealed({"numbers": {**numbers, policy: number}}))
+            write_bytes(self.folder / "numbers.json", sealed({"numbers": {**numbers, policy: number + count - 1}}))
         return number
 
     def publish(

@@ -186,10 +186,15 @@ def our_seconds(seed: int, limit_s: float, settings: Settings) -> tuple[float, i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds after which a side stops")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds after which a side stops")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    overrides = [f"experiment={TASK}", f"rollout.num_envs={ENVS}", "evaluate.every=1000000000", "budget.env_steps=1000000000"]
+    overrides = [
+        f"experiment={TASK}",
+        f"rollout.num_envs={ENVS}",
+        "evaluate.every=1000000000",
+        "budget.env_steps=1000000000",
+    ]
     sides: dict[str, list[float]] = {"ours": [], "sb3_same": [], "sb3_default": []}
     print(f"{'seed':>4} {'side':<12} {'seconds':>8} {'env steps':>10}")
     for seed in range(arguments.seeds):
