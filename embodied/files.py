@@ -154,8 +154,12 @@ def _fsync_file(path: Path) -> None:
         os.close(fd)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line and fsync it; a torn last line left by a killed writer is closed first."""
+def append_line(path: Path, line: str, sync: bool = True) -> None:
+    """Append one line; a torn last line left by a killed writer is closed first.
+
+    Args:
+        sync: Whether it survives a power cut once this returns; it survives `kill -9` in any case.
+    """
     with disk_errors(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -164,7 +168,8 @@ def append_line(path: Path, line: str) -> None:
             data = (("\n" if torn else "") + line + "\n").encode()
             while data:
                 data = data[os.write(fd, data) :]
-            os.fsync(fd)
+            if sync:
+                os.fsync(fd)
         finally:
             os.close(fd)
 

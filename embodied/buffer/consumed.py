@@ -34,7 +34,7 @@ def record_consumed(folder: Path, update: int, version: int, segments: Sequence[
     """
     folder.mkdir(parents=True, exist_ok=True)
     line = {"update": update, "version": version, "segments": list(segments)}
-    append_line(folder / NAME, json.dumps(line))
+    append_line(folder / NAME, json.dumps(line), sync=False)
 
 
 def read_consumed(folder: Path) -> list[Consumed]:

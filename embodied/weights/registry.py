@@ -317,10 +317,10 @@ class Registry:
                 f"version {number} is older than {newest.label}, already published", where, "reserve anew"
             )
 
-    def _audit(self, event: str, policy: str, version: Version | None, **more: Any) -> None:
+    def _audit(self, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
         label = version.label if version else ""
         line = {"time": time.time(), "event": event, "policy": policy, "version": label, "pid": os.getpid(), **more}
-        append_line(self.folder / "audit.jsonl", json.dumps(line))
+        append_line(self.folder / "audit.jsonl", json.dumps(line), sync)
 
     def _prune(self, policy: str) -> None:
         try:
@@ -336,4 +336,4 @@ class Registry:
                 # Renamed first, so that no reader finds it half deleted.
                 path.rename(gone)
                 remove(gone)
-                self._audit("prune", policy, version)
+                self._audit("prune", policy, version, sync=False)
