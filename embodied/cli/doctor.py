@@ -138,7 +138,7 @@ def check_shared_memory() -> list[Check]:
 
 def check_gl() -> list[Check]:
     if not all(map(importlib.util.find_spec, ("mujoco", "numba"))):
-        return [Check("GL", "warn", "not tried without mujoco and numba", "pip install 'embodied-rl[sim]'")]
+        return [Check("GL", "warn", "not tried without mujoco and numba", "pip install -e '.[sim]' in the clone")]
     from simulators.render.gl import GL_HINT, find_gl
 
     try:
@@ -193,7 +193,7 @@ def check_packages() -> list[Check]:
             fix = "pip install " + " ".join(f"'{r.name}{r.specifier}'" for r in wrong)
             checks.append(Check(f"packages: {name}", "fail", found, fix))
         elif missing:
-            target = f"'{DISTRIBUTION}[{extra}]'" if extra else DISTRIBUTION
+            target = f"-e '.[{extra}]' in the clone" if extra else "-e . in the clone"
             found = f"without {', '.join(missing)}"
             checks.append(Check(f"packages: {name}", "warn" if extra else "fail", found, f"pip install {target}"))
         else:

@@ -17,7 +17,7 @@ from embodied.runtime.run_folder import resolve
 HELP = """\
 embodied episodes ls|show|trace [ID] [key=value ...] [--json]
 
-  embodied episodes ls run=latest mode=evaluation outcome=failure    one line per stored episode
+  embodied episodes ls run=latest mode=evaluation outcome=time_limit    one line per stored episode
   embodied episodes show ID                                          streams, steps, decisions, rewards of one
   embodied episodes trace ID     which versions made it, where reward and log-probabilities came from, which update
                                  of the learner consumed it

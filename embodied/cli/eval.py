@@ -11,7 +11,7 @@ embodied eval [key=value ...] [--json]
 Plays one episode of each seed with a run's policy and prints the success rate with its 95 % Wilson interval.
 
   embodied eval run=latest episodes=200 seed=1000 --json    the last line is JSON
-  embodied eval run=a version=12                            another version
+  embodied eval run=a version=12                            another version, if it is kept
   embodied eval serve=remote serve.address=ipc:///tmp/policy   asks a server started by `embodied serve`
 """
 

@@ -47,7 +47,7 @@ def _missing(error: ModuleNotFoundError) -> ConfigError:
     package = (error.name or "").split(".")[0]
     extra = extras.get(package, "all")
     return ConfigError(
-        f"the package {package} is not installed", "this environment", f"pip install 'embodied-rl[{extra}]'"
+        f"the package {package} is not installed", "this environment", f"pip install -e '.[{extra}]' in the clone"
     )
 
 

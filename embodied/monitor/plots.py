@@ -24,21 +24,27 @@ EVALUATION = ("eval/success_rate", "eval/episodes")
 _INK, _MUTED, _ROLLOUT, _EVALUATION = "#1f2933", "#7b8794", "#2f6fb2", "#d1602b"
 
 Column = NDArray[np.float64]
+POOL = 64  # training episodes of one point
 
 
-def success_points(metrics: dict[str, list[float]], names: tuple[str, str]) -> dict[str, Column]:
-    """What one curve is drawn from: `steps`, `seconds`, `rate`, `low`, `high`, one number per row that has a rate.
+def success_points(metrics: dict[str, list[float]], names: tuple[str, str], pool: int = 1) -> dict[str, Column]:
+    """What one curve is drawn from: `steps`, `seconds`, `rate`, `low`, `high`, one number per point.
 
     Args:
         metrics: Columns of `read_metrics`.
         names: Columns of the success rate and of the episodes it was counted over; the ends of the interval are those
             of Wilson's at 95 %.
+        pool: Rows are joined until they count this many episodes, so that a few do not look like a rate.
     """
     steps = np.asarray(metrics.get(ENV_STEPS, []))
     blank = np.full(len(steps), math.nan)
     rate, episodes, seconds = (np.asarray(metrics.get(name, blank)) for name in (*names, ELAPSED))
     known = np.isfinite(steps) & np.isfinite(rate) & (np.nan_to_num(episodes) > 0)
     steps, rate, episodes, seconds = (column[known] for column in (steps, rate, episodes, seconds))
+    groups = np.cumsum(episodes) // pool
+    last = np.flatnonzero(np.diff(groups, prepend=0) > 0)
+    won, counted = (np.diff(np.cumsum(column)[last], prepend=0) for column in (np.round(rate * episodes), episodes))
+    steps, seconds, rate, episodes = steps[last], seconds[last], won / counted, counted
     ends = [wilson(round(r * n), round(n)) for r, n in zip(rate, episodes, strict=True)]
     low, high = np.array(ends, np.float64).reshape(-1, 2).T
     return {"steps": steps, "seconds": seconds, "rate": rate, "low": low, "high": high}
@@ -59,13 +65,13 @@ def plot_success(folder: Path, title: str = "", target: float | None = None) -> 
         CorruptFile: The metrics cannot be read.
     """
     if not importlib.util.find_spec("matplotlib"):
-        return f"no {FILE}, since matplotlib is not installed: pip install 'embodied-rl[view]'"
+        return f"no {FILE}, since matplotlib is not installed: pip install -e '.[view]' in the clone"
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     metrics = read_metrics(folder / METRICS)
-    curve, tests = success_points(metrics, ROLLOUT), success_points(metrics, EVALUATION)
+    curve, tests = success_points(metrics, ROLLOUT, POOL), success_points(metrics, EVALUATION)
 
     figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)

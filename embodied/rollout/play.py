@@ -84,7 +84,13 @@ def play(
         returns += np.where(live, result.rewards, 0).astype(np.float32)
         observation = result.observation
     segment = recorder.finish(
-        observation, id=id, policy=policy.name, agent=agent, task=body.spec.task, mode=mode, source=source
+        observation,
+        id=id,
+        policy=policy.name if source is Source.POLICY else source.name.lower(),
+        agent=agent,
+        task=body.spec.task,
+        mode=mode,
+        source=source,
     )
     return Played(segment, seeds, outcomes, lengths, returns)
 

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from embodied.data import Outcome
+from embodied.errors import UserError
 from embodied.monitor.stats import wilson
 from embodied.rollout.play import by_policy, play
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.run_folder import resolve
 from embodied.runtime.settings import Serve, Settings, check_seed, require, saved_config, typed
 from embodied.serving.host import PolicyHost
-from embodied.weights.manifest import Manifest
+from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
 from policies.base import Policy
 
@@ -91,6 +92,8 @@ def evaluate(settings: EvalSettings) -> dict[str, Any]:
     try:
         if settings.serve.address == "inline":
             client.push(manifest, tensors)
+        elif client.version() != manifest.version:
+            _check_served(Version(*client.version()), settings)
         seeds = np.arange(settings.seed, settings.seed + settings.episodes)
         decide = by_policy(client, policy.spec, run.seed)
         played = play(body, decide, seeds, policy.spec, id="eval", mode="evaluation")
@@ -112,6 +115,17 @@ def evaluate(settings: EvalSettings) -> dict[str, Any]:
         "policy_versions": sorted({int(v) for v in np.unique(played.segment.versions[live])}),
         "actions_digest": digest(played.segment.actions[live]),
     }
+
+
+def _check_served(served: Version, settings: EvalSettings) -> None:
+    """Raise `UserError` unless a server answers with a version of the run, the one asked for if it was."""
+    folder = resolve(settings.run, Path(settings.runs))
+    names = {line["version"] for line in Registry(folder / "weights").audit() if line["event"] == "publish"}
+    if settings.version != "latest" or served.label not in names:
+        what = f"the server answers with version {served.label}, not with version {settings.version} of {settings.run}"
+        raise UserError(
+            what, settings.serve.address, "name the run and version that it serves, or restart it with them"
+        )
 
 
 def digest(actions: np.ndarray) -> str:

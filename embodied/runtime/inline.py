@@ -133,7 +133,10 @@ class InlineRun:
             episodes = self._demonstrate(count)
             self.progress.update(phase="cloning", env_steps=self.env_steps)
             values |= self.cloner.fit(episodes)
-        self.publisher.publish(self.trained)
+        published = self.publisher.publish(self.trained)
+        if self.cloner is not None:
+            segments = sorted({segment for episode in episodes for segment in episode.segments})
+            record_consumed(self.folder / "episodes", self.step, published.manifest.number, segments)
         self.warm = True
         values |= self._evaluate()
         values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}

@@ -57,6 +57,8 @@ def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> st
                 else:
                     run.metrics.truncate_after(-1)
                 progress.say(f"resuming {folder} at step {run.step}" if saved else f"starting {folder} anew")
+                if run.warm and run.finished:
+                    progress.say("it has reached its end: a larger evaluate.target or budget.env_steps lets it go on")
             # Only now are the settings known to fit: a refused resume leaves the run those that did.
             write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
             run_folder.point_latest(root, folder)

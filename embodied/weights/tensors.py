@@ -52,4 +52,4 @@ def _need() -> None:
     try:
         import safetensors  # noqa: F401
     except ImportError:
-        raise UserError("safetensors is not installed", "weights", "pip install 'embodied-rl[serve]'") from None
+        raise UserError("safetensors is not installed", "weights", "pip install -e '.[serve]' in the clone") from None

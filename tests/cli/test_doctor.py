@@ -127,7 +127,7 @@ def test_shared_memory(monkeypatch: pytest.MonkeyPatch, mib: int, status: str) -
 def test_gl_is_not_tried_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     (check,) = doctor.check_gl()
-    assert (check.status, check.fix) == ("warn", "pip install 'embodied-rl[sim]'")
+    assert (check.status, check.fix) == ("warn", "pip install -e '.[sim]' in the clone")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def _packages() -> dict[str, Check]:
 
 def test_a_missing_extra_warns_with_the_line_that_installs_it(installed: dict[str, str]) -> None:
     checks = _packages()
-    assert checks["ray"] == Check("packages: ray", "warn", "without ray", "pip install 'embodied-rl[ray]'")
+    assert checks["ray"] == Check("packages: ray", "warn", "without ray", "pip install -e '.[ray]' in the clone")
     assert {checks[name].status for name in ("base", "sim", "serve", "train")} == {"ok"}
     assert checks["train"].found == "torch 2.13.0+cpu, matplotlib 3.10"
 
@@ -192,7 +192,7 @@ def test_a_wrong_version_fails_with_the_line_that_mends_it(installed: dict[str, 
 
 def test_a_missing_base_package_fails(installed: dict[str, str]) -> None:
     del installed["numpy"]
-    assert _packages()["base"] == Check("packages: base", "fail", "without numpy", "pip install embodied-rl")
+    assert _packages()["base"] == Check("packages: base", "fail", "without numpy", "pip install -e . in the clone")
 
 
 def test_not_installed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,5 +54,5 @@ def test_a_run_without_rows_is_drawn(tmp_path: Path) -> None:
 def test_without_matplotlib_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
     _write(tmp_path)
-    assert "pip install 'embodied-rl[view]'" in plots.plot_success(tmp_path)
+    assert "pip install -e '.[view]' in the clone" in plots.plot_success(tmp_path)
     assert not (tmp_path / plots.FILE).exists()
