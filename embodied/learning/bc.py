@@ -1,9 +1,8 @@
 """Behaviour cloning: supervised learning of the actions that demonstrators chose."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from embodied.data import Episode, Source, Track
 from embodied.errors import ConfigError, DataError, nearest
-from embodied.learning.learner import Optimiser, TrainablePolicy, check_state, model_state
+from embodied.learning.learner import Optimiser, PolicyLearner, TrainablePolicy
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
 
@@ -49,13 +48,15 @@ class BCConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}", "algo bc", "give a number above zero")
 
 
-class BehaviourCloning:
+class BehaviourCloning(PolicyLearner):
     """Least squares on raw actions, which is maximum likelihood for a Gaussian of fixed standard deviation.
 
     Args:
         policy: The policy to train; this learner owns it. Its critic is left as it is.
         config: Settings.
     """
+
+    algorithm, counts = "bc", ("fits",)
 
     def __init__(self, policy: TrainablePolicy, config: BCConfig | None = None) -> None:
         self.policy, self.config = policy, config or BCConfig()
@@ -119,28 +120,6 @@ class BehaviourCloning:
 
     def _loss(self, inputs: Tensor, raw: Tensor, executed: Tensor) -> Tensor:
         return masked_mean((self.network.raw_mean(inputs) - raw).square().mean(-1), executed)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return self.policy.tensors()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "algorithm": "bc",
-            "spec": self.policy.spec.to_dict(),
-            "model": model_state(self.policy),
-            "optimiser": self.optimiser.state(),
-            "normaliser": self.normaliser.state(),
-            "generator": self.generator.get_state(),
-            "fits": self.fits,
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        check_state(state, self.state())
-        self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
-        self.optimiser.load(state["optimiser"])
-        self.normaliser.load(state["normaliser"])
-        self.generator.set_state(state["generator"])
-        self.fits = int(state["fits"])
 
 
 def demonstrated(track: Track) -> NDArray[np.bool_]:

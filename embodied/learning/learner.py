@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from embodied.data import Episode, Segment
 from embodied.errors import CorruptFile, DataError
+from embodied.learning.normaliser import Normaliser
 from embodied.spec import PolicySpec
 from policies.nn import GaussianActorCritic
 
@@ -170,3 +171,45 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 def model_state(policy: TrainablePolicy) -> dict[str, Tensor]:
     """The policy's tensors as torch copies on the CPU."""
     return {name: torch.from_numpy(array) for name, array in policy.tensors().items()}
+
+
+class PolicyLearner:
+    """What a learner of one policy saves and takes up again: `tensors`, `state` and `load` of `Learner`.
+
+    Attributes:
+        algorithm: Name that its state carries.
+        counts: Names of its integer counters.
+    """
+
+    algorithm: ClassVar[str]
+    counts: ClassVar[tuple[str, ...]]
+    policy: TrainablePolicy
+    optimiser: Optimiser
+    normaliser: Normaliser
+    generator: torch.Generator
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """As `Learner.tensors`."""
+        return self.policy.tensors()
+
+    def state(self) -> dict[str, Any]:
+        """As `Learner.state`."""
+        return {
+            "algorithm": self.algorithm,
+            "spec": self.policy.spec.to_dict(),
+            "model": model_state(self.policy),
+            "optimiser": self.optimiser.state(),
+            "normaliser": self.normaliser.state(),
+            "generator": self.generator.get_state(),
+            **{name: getattr(self, name) for name in self.counts},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """As `Learner.load`."""
+        check_state(state, self.state())
+        self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
+        self.optimiser.load(state["optimiser"])
+        self.normaliser.load(state["normaliser"])
+        self.generator.set_state(state["generator"])
+        for name in self.counts:
+            setattr(self, name, int(state[name]))

@@ -1,20 +1,18 @@
 """Proximal policy optimisation on segments of the present policy."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied.data import Segment
 from embodied.errors import ConfigError
 from embodied.learning.batch import Batch, assemble, check_on_policy
-from embodied.learning.learner import Optimiser, TrainablePolicy, check_state, model_state
+from embodied.learning.learner import Optimiser, PolicyLearner, TrainablePolicy
 from embodied.learning.losses import (
     Granularity,
     approximate_kl,
@@ -76,7 +74,7 @@ class PPOConfig:
             raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])}", "algo ppo", "give a number within its range")
 
 
-class PPO:
+class PPO(PolicyLearner):
     """Proximal policy optimisation (Schulman et al. 2017), with advantages by GAE.
 
     Args:
@@ -87,6 +85,8 @@ class PPO:
     A policy has one normaliser per version. An update uses the one its policy holds; what the update's observations
     add to it enters the policy afterwards, and so takes part in the next version only.
     """
+
+    algorithm, counts = "ppo", ("updates", "samples")
 
     def __init__(
         self, policy: TrainablePolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None
@@ -179,26 +179,3 @@ class PPO:
             "clip_fraction": masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask).item(),
             "lr": self.optimiser.lr,
         }
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return self.policy.tensors()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "algorithm": "ppo",
-            "spec": self.policy.spec.to_dict(),
-            "model": model_state(self.policy),
-            "optimiser": self.optimiser.state(),
-            "normaliser": self.normaliser.state(),
-            "generator": self.generator.get_state(),
-            "updates": self.updates,
-            "samples": self.samples,
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        check_state(state, self.state())
-        self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
-        self.optimiser.load(state["optimiser"])
-        self.normaliser.load(state["normaliser"])
-        self.generator.set_state(state["generator"])
-        self.updates, self.samples = int(state["updates"]), int(state["samples"])
