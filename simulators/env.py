@@ -84,8 +84,20 @@ class BatchEnv:
     def observe(self) -> Observation:
         """What the bodies sense in the present state."""
         streams = self.task.observe(self._fields, self._memory)
+        if not self._last:
+            self._check(streams)
         self._last = {name: values.copy() for name, values in streams.items()}
         return Observation(self._rows.take(slice(None)), streams, self._time.copy())
+
+    def _check(self, streams: Streams) -> None:
+        """Raise `SpecMismatch` unless a task observes what its spec says; once, for it costs a step's worth of time."""
+        wanted = {s.name: ((self.num_bodies, *s.shape), s.dtype) for s in self.spec.agents["robot"].observations}
+        found = {name: (values.shape, values.dtype.name) for name, values in streams.items()}
+        for name in sorted(wanted.keys() | found.keys()):
+            given, said = found.get(name, "nothing"), wanted.get(name, "nothing")
+            if given != said:
+                what = f"observe() gives {name} as {given}, its spec says {said}"
+                raise SpecMismatch(what, f"task {self.spec.task}, stream {name}", "mend observe() or the spec")
 
     def step(self, actions: NDArray[np.float32]) -> StepResult:
         """As `Body.step`.

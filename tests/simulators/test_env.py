@@ -279,3 +279,10 @@ def test_the_spec_survives_json():
     spec = make_task("lift_cube").spec
     assert type(spec).from_dict(spec.to_dict()) == dataclasses.replace(spec, agents=dict(spec.agents))
     assert spec.control_hz == pytest.approx(20.0)
+
+
+def test_a_task_that_does_not_observe_its_spec_is_named():
+    env = make_env("reach", 2)
+    env.task.observe = lambda fields, memory: {}
+    with pytest.raises(SpecMismatch, match="gives ee_pos as nothing"):
+        env.reset()
