@@ -39,6 +39,7 @@ lock: setup  ## pin the newest versions that pyproject.toml admits
 		--allow-unsafe --all-extras --output-file requirements.lock --upgrade-package torch==2.13.0 pyproject.toml
 	sed -i -e '/^embodied-rl @/d' -e '/^\#/d' -e '/^$$/d' -e '/^pip==/d' -e 's/^torch==.*/torch==2.13.0/' requirements.lock
 
-peer-%: peers/%.txt  ## another project's client in its own environment: make peer-<name>
+peer-%: peers/%.txt  ## another project's code in its own environment, with this package: make peer-<name>
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install --quiet -r $<
+	.venvs/$*/bin/pip install --quiet --no-deps --editable .
