@@ -1,6 +1,7 @@
 """Many bodies of one task on MuJoCo's batch: the simulator behind `embodied.rollout.body.Body`."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import mujoco
@@ -37,6 +38,7 @@ class BatchEnv:
         task: As given.
         batch: The physics; its arrays are live.
         action_limit: [D], beyond which actions are clipped.
+        draw_seeds: Gives the seeds [M] of the next episodes of bodies [M], in place of `seed`; None to derive them.
         Others as in `embodied.rollout.body.Body`.
 
     Raises:
@@ -51,6 +53,7 @@ class BatchEnv:
         self.task, self.spec, self.num_bodies = task, task.spec, num_envs
         self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
+        self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
         self.physics_s, self.faults = 0.0, 0
         self.batch = Batch(task.model, num_envs, num_threads, persistent=True)
         self._fields: Fields = {name: self.batch.bind(name) for name in task.fields}
@@ -263,6 +266,8 @@ class BatchEnv:
         """Begin the next episode of `ids`."""
         self._rows.episode[ids] += 1
         self._rows.seq[ids] = 0
+        if seeds is None and self.draw_seeds is not None:
+            seeds = self.draw_seeds(ids)
         if seeds is None:
             seeds, start = self._ahead.take(self.seed, ids, self._rows.episode)
         else:
