@@ -101,7 +101,7 @@ def write_video(
     width, height = _SINGLE if together == 1 else _TILE
     frames, hold = 0, round(_HOLD_S * fps / stride)
     with (
-        _drawing(renderer, model, camera, width, height) as draw,
+        drawing(renderer, model, camera, width, height) as draw,
         Mp4Writer(Path(path), columns * width, rows * height, fps / stride) as writer,
     ):
         for page in pages:
@@ -167,8 +167,8 @@ def _text_bar(words: str, width: int, colour: tuple[int, int, int]) -> NDArray[n
 
 
 @contextmanager
-def _drawing(renderer: str, model: mujoco.MjModel, camera: str, width: int, height: int) -> Iterator[Draw]:
-    """A function from states [N, S] to pictures [N, height, width, 3]."""
+def drawing(renderer: str, model: mujoco.MjModel, camera: str, width: int, height: int) -> Iterator[Draw]:
+    """A function from states [N, S] to pictures [N, height, width, 3], drawn by `gl` or `ray`."""
     data = mujoco.MjData(model)
 
     def place(state: NDArray[np.float64]) -> None:
