@@ -19,6 +19,7 @@ _KINDS = {
 }
 _VISIBLE_GROUPS = 3  # 0, 1 and 2, as in MuJoCo's default visualisation options
 _UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom's default colour, which gives way to its material's
+_PLAIN = 8.0  # of 255: how much a texture may vary and still count as one colour
 _SKY_ROWS = 64
 _SHADOW_SIDE = 1024
 _SHADOW_DISTANCE = 100.0  # of the shadow camera of a directional light, in scene radii: rays are almost parallel
@@ -97,6 +98,30 @@ def build_scene(model: mujoco.MjModel, shadows: bool) -> tuple[NDArray[np.int32]
         shadow_tangent=tangent,
         shadow_side=_SHADOW_SIDE if shadow_light >= 0 else 2,
     )
+
+
+def beyond_rays(model: mujoco.MjModel) -> str:
+    """What the ray caster cannot draw of the visible parts of a model, such as `mesh hand`; empty if nothing."""
+    wrong = (
+        (model.geom_group < _VISIBLE_GROUPS) & (_geom_rgba(model)[:, 3] > 0) & ~np.isin(model.geom_type, list(_KINDS))
+    )
+    if wrong.any():
+        geom = int(wrong.argmax())
+        kind = _GEOM(int(model.geom_type[geom])).name.removeprefix("mjGEOM_").lower()
+        return f"{kind} {model.geom(geom).name or geom}"
+    for count, word in ((model.nskin, "skin"), (model.nflex, "flex")):
+        if count:
+            return f"a {word}"
+    return ""
+
+
+def patterned(model: mujoco.MjModel) -> bool:
+    """Whether a visible geom has a texture of more than one colour, of which the ray caster draws the mean."""
+    for g in np.flatnonzero((model.geom_group < _VISIBLE_GROUPS) & (model.geom_matid >= 0)):
+        texture = int(model.mat_texid[model.geom_matid[g], int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+        if texture >= 0 and _texels(model, texture).std((0, 1)).max() > _PLAIN:
+            return True
+    return False
 
 
 def _geom_rgba(model: mujoco.MjModel) -> NDArray[np.float32]:

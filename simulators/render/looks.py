@@ -42,3 +42,36 @@ class Looks:
             if given is not None and np.shape(given) != shapes[field.name]:
                 what = f"{field.name} of shape {np.shape(given)}"
                 raise ConfigError(what, "looks", f"give {shapes[field.name]}")
+
+
+def turned(
+    looks: Looks, cam_xpos: NDArray[np.floating], cam_xmat: NDArray[np.floating], rows: NDArray[np.int64], camera: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where one camera of bodies `rows` [N] is, offsets included.
+
+    Args:
+        looks: The offsets.
+        cam_xpos: [B, C, 3] positions of all cameras, world frame, m.
+        cam_xmat: [B, C, 9] or [B, C, 3, 3] their rotation matrices.
+        rows: Which bodies.
+        camera: Which camera.
+
+    Returns:
+        [N, 3] positions and [N, 9] rotation matrices.
+    """
+    pos = np.asarray(cam_xpos, np.float64).reshape(len(cam_xpos), -1, 3)[rows, camera]
+    mat = np.asarray(cam_xmat, np.float64).reshape(len(cam_xmat), -1, 9)[rows, camera]
+    if looks.cam_pos is not None:
+        pos = pos + (mat.reshape(-1, 3, 3) @ looks.cam_pos[rows, camera, :, None])[:, :, 0]
+    if looks.cam_rot is not None:
+        mat = (mat.reshape(-1, 3, 3) @ _rotation(np.asarray(looks.cam_rot[rows, camera], np.float64))).reshape(-1, 9)
+    return np.ascontiguousarray(pos), np.ascontiguousarray(mat)
+
+
+def _rotation(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[N, 3, 3] rotation matrices of rotation vectors [N, 3], by Rodrigues' formula."""
+    angle = np.linalg.norm(vector, axis=1)[:, None, None]
+    x, y, z = vector.T
+    zero = np.zeros_like(x)
+    cross = np.stack([zero, -z, y, z, zero, -x, -y, x, zero], axis=1).reshape(-1, 3, 3)
+    return np.eye(3) + np.sinc(angle / np.pi) * cross + 0.5 * np.sinc(angle / (2 * np.pi)) ** 2 * (cross @ cross)

@@ -1,0 +1,194 @@
+"""The cameras of a batch of bodies: pictures, depth and segmentation from the batch's arrays."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.errors import ConfigError, InfrastructureError, nearest
+from embodied.spec import Stream, Streams
+from simulators.render.appearance import beyond_rays, patterned
+from simulators.render.gl import GL_HINT, find_gl
+from simulators.render.looks import Looks, turned
+from simulators.render.ray import camera_id
+
+KINDS = ("rgb", "depth", "segmentation")
+RENDERERS = ("auto", "ray", "gl", "quality")
+MAX_SIDE, MAX_VIEWS, MAX_BYTES = 2048, 16, 2**34
+GL_SIDE = 224
+"""From this many pixels on, MuJoCo's own renderer is the faster one."""
+
+Fields = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class View:
+    """What one camera gives.
+
+    Attributes:
+        camera: Name of a camera of the model.
+        width: Pixels, 8 to 2048.
+        height: Pixels, 8 to 2048.
+        kinds: Of `KINDS`: `rgb` (H, W, 3) uint8, `depth` (H, W) float32 m along the optical axis (where nothing is
+            seen, the far end of the model's view), `segmentation` (H, W) int32 geoms, -1 where there is none.
+    """
+
+    camera: str
+    width: int
+    height: int
+    kinds: tuple[str, ...] = ("rgb",)
+
+
+class Painter(Protocol):
+    """One way of drawing; made of a model and views whose values were checked."""
+
+    fields: tuple[str, ...]
+
+    def paint(
+        self,
+        fields: Fields,
+        rows: NDArray[np.int64],
+        poses: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
+        looks: Looks,
+        pictures: Sequence[dict[str, NDArray[Any]]],
+    ) -> None:
+        """Fill for each view its pictures, kind to [N, H, W, ...], of bodies `rows` [N] seen from `poses`: position
+        [N, 3] and rotation matrix [N, 9] of the view's camera."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Cameras:
+    """Draws views of a batch of bodies.
+
+    Args:
+        model: What the bodies are of; its looks are read once, here.
+        views: One or more.
+        renderer: `ray` casts rays at primitives on the CPU, `gl` is MuJoCo's own renderer without shadows and smooth
+            edges, `quality` the same with them, `auto` is `ray` for primitives below 224 pixels and where no GL works,
+            else `gl`.
+        threads: 0 for one per CPU.
+
+    Attributes:
+        streams: What the views give, such as `front_rgb`, in the order of the views and their kinds.
+        fields: MjData fields that `render` reads.
+        renderer: What is used: `ray`, `gl` or `quality`.
+
+    Raises:
+        ConfigError: An unknown camera, kind or renderer, a size out of range, or `ray` for what it cannot draw.
+        InfrastructureError: GL is needed and none works here.
+    """
+
+    def __init__(self, model: mujoco.MjModel, views: Sequence[View], renderer: str = "auto", threads: int = 0) -> None:
+        if not 0 <= threads <= 1024:
+            raise ConfigError(f"{threads} render threads", "threads", "choose 0 (one per CPU) to 1024")
+        self._model, self._views = model, tuple(views)
+        self._cameras = [_checked(model, view) for view in self._views]
+        names = [f"{view.camera}_{kind}" for view in self._views for kind in view.kinds]
+        if not 1 <= len(self._views) <= MAX_VIEWS or len(set(names)) < len(names):
+            raise ConfigError(f"views {names}", "cameras", f"give 1 to {MAX_VIEWS} views, each stream once")
+        self.streams: Streams = tuple(_stream(view, kind) for view in self._views for kind in view.kinds)
+        self._bytes = sum(stream.size * np.dtype(stream.dtype).itemsize for stream in self.streams)
+        self.renderer = choose(model, self._views, renderer)
+        self._painter = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
+        self.fields = self._painter.fields
+
+    def render(
+        self, fields: Fields, ids: ArrayLike | None = None, looks: Looks | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Draw all bodies, or some.
+
+        Args:
+            fields: `self.fields` to [B, ...], as a batch binds them; poses must be up to date.
+            ids: Which bodies, [N]; all where None.
+            looks: Appearance of all B bodies, whichever are drawn.
+
+        Returns:
+            Stream name to owned [N, *shape].
+
+        Raises:
+            ConfigError: `ids` or `looks` do not fit the batch, or the pictures would take more than 16 GiB.
+        """
+        bodies = len(fields["cam_xpos"])
+        rows = np.arange(bodies) if ids is None else np.asarray(ids, np.int64).ravel()
+        if len(rows) and not 0 <= rows.min() <= rows.max() < bodies:
+            raise ConfigError(f"body ids {rows}", "ids", f"give integers below {bodies}")
+        if len(rows) * self._bytes > MAX_BYTES:
+            raise ConfigError(f"pictures of {len(rows)} bodies", "cameras", "draw fewer bodies or fewer pixels")
+        looks = looks or Looks()
+        looks.check(self._model, bodies)
+        streams = {stream.name: np.empty((len(rows), *stream.shape), stream.dtype) for stream in self.streams}
+        poses = [turned(looks, fields["cam_xpos"], fields["cam_xmat"], rows, camera) for camera in self._cameras]
+        pictures = [{kind: streams[f"{view.camera}_{kind}"] for kind in view.kinds} for view in self._views]
+        if len(rows):
+            self._painter.paint(fields, rows, poses, looks, pictures)
+        return streams
+
+    def close(self) -> None:
+        """Release threads and contexts; nothing can be drawn any more."""
+        self._painter.close()
+
+
+def choose(model: mujoco.MjModel, views: Sequence[View], renderer: str) -> str:
+    """The renderer that is meant: `auto` as explained in `Cameras`, others as they are.
+
+    Raises:
+        ConfigError, InfrastructureError: As `Cameras`.
+    """
+    if renderer not in RENDERERS:
+        raise ConfigError(f"unknown renderer {renderer!r}", "renderer", nearest(renderer, RENDERERS))
+    beyond = beyond_rays(model)
+    if renderer == "ray" and beyond:
+        raise ConfigError(f"the ray caster cannot draw {beyond}", "renderer", "use gl, or auto")
+    if renderer == "ray":
+        return renderer
+    if renderer != "auto":
+        if find_gl() is None:
+            raise InfrastructureError("no GL library draws here", f"renderer {renderer}", GL_HINT)
+        return renderer
+    large = any(max(view.width, view.height) >= GL_SIDE for view in views)
+    if (beyond or large or patterned(model)) and find_gl() is not None:
+        return "gl"
+    if beyond:
+        what = f"no GL library draws here, and the ray caster cannot draw {beyond}"
+        raise InfrastructureError(what, "renderer auto", GL_HINT)
+    return "ray"
+
+
+def _checked(model: mujoco.MjModel, view: View) -> int:
+    """Index of a view's camera, after a look at the view's values."""
+    camera = camera_id(model, view.camera)
+    for kind in view.kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"camera {view.camera} gives no {kind!r}", "cameras", nearest(kind, KINDS))
+    sides = (view.width, view.height)
+    if not view.kinds or not all(isinstance(side, int) and 8 <= side <= MAX_SIDE for side in sides):
+        what = f"camera {view.camera} with {view.width}x{view.height} pixels of {len(view.kinds)} kinds"
+        raise ConfigError(what, "cameras", f"choose 8 to {MAX_SIDE} pixels and at least one kind")
+    if int(model.cam_projection[camera]) != int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE):
+        raise ConfigError(f"camera {view.camera} is not a perspective one", "cameras", "give it a fovy")
+    return camera
+
+
+def _stream(view: View, kind: str) -> Stream:
+    shape = (view.height, view.width)
+    if kind == "rgb":
+        return Stream(f"{view.camera}_rgb", (*shape, 3), "uint8")
+    if kind == "depth":
+        return Stream(f"{view.camera}_depth", shape, "float32", unit="m")
+    return Stream(f"{view.camera}_segmentation", shape, "int32")
+
+
+def _painter(renderer: str, model: mujoco.MjModel, views: tuple[View, ...], threads: int) -> Painter:
+    if renderer == "ray":
+        from simulators.render.ray_views import RayPainter
+
+        return RayPainter(model, views, threads)
+    from simulators.render.gl_views import GLPainter
+
+    return GLPainter(model, views, threads, renderer == "quality")
