@@ -110,8 +110,8 @@ def load_chain(path: Path, tip: str = "ee") -> Chain:
         rot,
         lower.copy(),
         upper.copy(),
-        _numeric(root, "velocity_limit", len(names), where),
-        _numeric(root, "home", len(names), where),
+        numeric(root, "velocity_limit", len(names), where),
+        numeric(root, "home", len(names), where),
     )
 
 
@@ -151,7 +151,12 @@ def _joint_defaults(root: ElementTree.Element) -> dict[str, Attributes]:
     return found
 
 
-def _numeric(root: ElementTree.Element, name: str, count: int, where: str) -> NDArray[np.float64]:
+def numeric(root: ElementTree.Element, name: str, count: int, where: str) -> NDArray[np.float64]:
+    """The `count` numbers of a description's custom numeric.
+
+    Raises:
+        ConfigError: It is missing or has another length.
+    """
     for numeric in root.iterfind("custom/numeric"):
         if numeric.get("name") == name:
             return _numbers(numeric.get("data", ""), count, where)

@@ -163,7 +163,7 @@ def test_one_state_branches_into_many_bodies():
         np.array_equal(values[0], values[3]) and np.array_equal(values[4], values[3]) for values in streams.values()
     )
     assert np.array_equal(actions[0], actions[3])
-    for _ in range(10):
+    for _ in range(6):
         result = env.step(env.expert())
         states = env.batch.state
         assert np.array_equal(states[0], states[3]) and np.array_equal(states[1], states[4])

@@ -19,21 +19,14 @@ from mujoco.batch import Batch
 from numpy.typing import NDArray
 from results import emit
 
+from simulators.control import LEASH_M
 from simulators.env import STAGE, BatchEnv
 from simulators.make import make_env, make_task
-from simulators.tasks.lift_cube import (
-    HALF_M,
-    HOLD_STEPS,
-    LEASH_M,
-    LIFT_M,
-    STAGE_REWARD,
-    SUCCESS_REWARD,
-    WORKSPACE_HIGH,
-    WORKSPACE_LOW,
-    LiftCube,
-)
+from simulators.tabletop import encode_text
+from simulators.tasks.lift_cube import HOLD_STEPS, LIFT_M, STAGE_REWARD, LiftCube
 
 TASK = "lift_cube"
+BOUNDS = {"float32": (-np.inf, np.inf), "uint8": (0, 255)}
 TARGETS = {"env_over_batch_64": 0.85, "env_over_batch_256": 0.95, "env_over_async_vector": 3.0}
 
 
@@ -91,7 +84,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         self.action_space = gymnasium.spaces.Box(-limit, limit)
         streams = self.task.spec.agents["robot"].observations
         self.observation_space = gymnasium.spaces.Dict(
-            {stream.name: gymnasium.spaces.Box(-np.inf, np.inf, stream.shape) for stream in streams}
+            {s.name: gymnasium.spaces.Box(*BOUNDS[s.dtype], s.shape, np.dtype(s.dtype)) for s in streams}
         )
         self.jacobian = np.zeros((6, self.model.nv))
 
@@ -104,6 +97,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         self.data.qpos[:], self.data.ctrl[:] = start.state["qpos"][0], start.state["ctrl"][0]
         mujoco.mj_forward(self.model, self.data)
         self.target, self.command = self.data.site_xpos[self.site].copy(), 1.0
+        self.words = encode_text(self.task.sentences()[int(start.state["userdata"][0, 0])], "lift_cube")
         self.rotation = self.task.arm.down
         self.held, self.steps = 0, 0
         return self._observe(), {}
@@ -115,7 +109,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         ee, rotation = self.data.site_xpos[self.site], self.data.site_xmat[self.site].reshape(3, 3)
         offset = self.target + action[:3] - ee
         target = ee + offset * min(1.0, LEASH_M / max(float(np.linalg.norm(offset)), 1e-9))
-        self.target, self.command = np.clip(target, WORKSPACE_LOW, WORKSPACE_HIGH), float(action[3])
+        self.target, self.command = np.clip(target, *self.task.arm.facts.workspace), float(action[3])
         mujoco.mj_jacSite(self.model, self.data, self.jacobian[:3], self.jacobian[3:], self.site)
         jac = self.jacobian[:, :7]
         turn = 0.5 * np.cross(rotation, self.rotation, axis=0).sum(axis=1)
@@ -127,10 +121,10 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         mujoco.mj_step(self.model, self.data, nstep=self.task.substeps)
         mujoco.mj_step1(self.model, self.data)
         self.steps += 1
-        height = self.data.qpos[11] - HALF_M
+        height = self.data.qpos[11] - self.task.half
         self.held = self.held + 1 if height > LIFT_M else 0
         success = self.held >= HOLD_STEPS
-        reward = STAGE_REWARD * self._stage() + SUCCESS_REWARD["dense"] * success
+        reward = STAGE_REWARD * self._stage() + self.task.success_reward["dense"] * success
         late = self.steps >= self.task.spec.episode_steps
         return self._observe(), float(reward), bool(success or height < -0.05), late, {}
 
@@ -138,7 +132,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         offset = self.data.qpos[9:12] - self.data.site_xpos[self.site]
         distance, width = float(np.linalg.norm(offset)), float(self.data.qpos[7] + self.data.qpos[8])
         grasped = distance < 0.03 and self.command < 0 and 0.03 < width < 0.05
-        height = min(max((self.data.qpos[11] - HALF_M) / LIFT_M, 0.0), 1.0)
+        height = min(max((self.data.qpos[11] - self.task.half) / LIFT_M, 0.0), 1.0)
         return 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance) + grasped * (1.0 + 4.0 * height)
 
     def _observe(self) -> dict[str, NDArray[np.float32]]:
@@ -156,7 +150,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
             "ee_to_cube": qpos[9:12] - ee,
             "held": [self.held / HOLD_STEPS],
         }
-        return {name: np.array(value, np.float32) for name, value in values.items()}
+        return {**{name: np.array(value, np.float32) for name, value in values.items()}, "instruction": self.words}
 
 
 def async_steps_per_s(size: int, steps: int) -> float:

@@ -1,0 +1,57 @@
+"""What a robot's description says besides its chain: the gripper, and where on the table it works."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError
+from robots.kinematics.chain import numeric
+
+
+@dataclass(frozen=True)
+class Facts:
+    """G gripper joints.
+
+    Attributes:
+        gripper: Names of the joints, driven alike.
+        gripper_open, gripper_closed: [G] their positions, m or rad.
+        gripper_width: [2] m between the pads, closed and open.
+        workspace: [2, 3] m, lowest and highest position of the end effector's target, in the base frame. At the
+            lowest the fingers just clear the table.
+        spawn: [2, 2] m, lowest and highest x, y at which tasks put objects, in the base frame.
+    """
+
+    gripper: tuple[str, ...]
+    gripper_open: NDArray[np.float64]
+    gripper_closed: NDArray[np.float64]
+    gripper_width: NDArray[np.float64]
+    workspace: NDArray[np.float64]
+    spawn: NDArray[np.float64]
+
+
+def load_facts(path: Path) -> Facts:
+    """Read the `custom` element of a description: text `gripper`, and numerics named as the attributes of `Facts`.
+
+    Raises:
+        ConfigError: The file is no MJCF, or lacks one of them.
+    """
+    where = path.name
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise ConfigError(f"cannot read a robot description: {error}", where, "give an MJCF file") from None
+    texts = {text.get("name"): text.get("data", "") for text in root.iterfind("custom/text")}
+    joints = tuple(texts.get("gripper", "").split())
+    if not joints:
+        raise ConfigError("the description has no text 'gripper'", where, "add it with the names of the joints")
+    return Facts(
+        joints,
+        numeric(root, "gripper_open", len(joints), where),
+        numeric(root, "gripper_closed", len(joints), where),
+        numeric(root, "gripper_width", 2, where),
+        numeric(root, "workspace", 6, where).reshape(2, 3),
+        numeric(root, "spawn", 4, where).reshape(2, 2),
+    )

@@ -1,0 +1,220 @@
+"""What tasks at a table share: an arm and its control, a gripper, an instruction, a dense or sparse reward.
+
+A task derives from `TabletopTask` and says what is its own: the scene's objects, where they start, what is sensed of
+them, when the task is done, and where an expert would go.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError
+from embodied.spec import AgentSpec, BodySpec, Stream, Streams
+from simulators.arm import Arm
+from simulators.control import make_control
+from simulators.task import Array, Fields, Start, between, body_spec, check_reward, start_uniforms
+
+TEXT_BYTES = 64
+"""Length of the stream `instruction`: UTF-8, zeros after its end."""
+START_RAD = 0.05
+"""How far the joints start from home."""
+
+
+class TabletopTask:
+    """The base of tasks at a table, 20 Hz; a complete `Task` once a subclass fills in the methods below.
+
+    Class attributes of a subclass:
+        name: As its file.
+        instructions: Phrasings, one of which is drawn per episode. In them, `{word}` stands for what `words` gives.
+        episode_steps: Time limit.
+        success_reward: What success pays, by kind of reward; the sparse reward is 1 for success and nothing else.
+        start_draws: Uniform numbers that `arrange` needs.
+        memory_columns: Columns of memory of its own, `self.own`.
+        choices: Numbers it draws per episode that do not show in the scene, such as which object is meant; kept in
+            the simulator's `userdata` from column 1 on, so that they are part of the state and replay with it.
+
+    Args:
+        scene: From `table_scene`, with the task's objects.
+        robot: Whose arm.
+        reward: `dense` or `sparse`.
+        control: One of `simulators.control.CONTROLS`.
+        gripper: Whether actions end with a gripper command from -1, closed, to 1, open.
+        observations: Streams that `sense` gives.
+    """
+
+    name: ClassVar[str]
+    instructions: ClassVar[tuple[str, ...]]
+    episode_steps: ClassVar[int] = 60
+    success_reward: ClassVar[dict[str, float]] = {"dense": 1.0, "sparse": 1.0}
+    start_draws: ClassVar[int] = 0
+    memory_columns: ClassVar[int] = 0
+    choices: ClassVar[int] = 0
+    start_rad: ClassVar[float] = START_RAD
+    substeps = 10
+
+    def __init__(
+        self, scene: mujoco.MjSpec, robot: str, reward: str, control: str, gripper: bool, observations: Streams
+    ) -> None:
+        self.reward_kind = check_reward(reward, self.name)
+        scene.nuserdata = 1 + self.choices
+        self.model = scene.compile()
+        self.arm = Arm(self.model, robot)
+        self.control_mode = make_control(control, self.arm)
+        self.gripper = gripper
+        self.fields: tuple[str, ...] = (*Arm.fields, "userdata")
+        own = self.control_mode.memory_size
+        self.own = slice(own + gripper, own + gripper + self.memory_columns)
+        self._command = own
+        self.memory_size = own + gripper + self.memory_columns
+        actions = self.control_mode.actions
+        streams = (*self.arm.streams, *self.control_mode.observations)
+        if gripper:
+            actions = (*actions, Stream("gripper", (1,), unit="1", limit=1.0))
+            streams = (
+                *streams,
+                Stream("gripper_width", (1,), unit="m"),
+                Stream("gripper_command", (1,), unit="1"),
+            )
+        streams = (*streams, *observations, Stream("instruction", (TEXT_BYTES,), dtype="uint8"))
+        agent = AgentSpec(streams, actions)
+        self.spec: BodySpec = body_spec(
+            self.name, self.sentences()[0], self.model, self.substeps, self.episode_steps, agent
+        )
+        self._sentences = np.stack([encode_text(sentence, self.name) for sentence in self.sentences()])
+
+    # What a subclass fills in.
+
+    def arrange(self, u: Array, qpos: Array, choices: Array) -> dict[str, NDArray[Any]]:
+        """Put the objects of M episodes where they start.
+
+        Args:
+            u: [M, start_draws] uniform numbers in (0, 1).
+            qpos: [M, nq], to be written; the arm is placed already.
+            choices: [M, choices], to be written.
+
+        Returns:
+            Name to [M, ...] of what was drawn. What is named `mocap_pos` [M, K, 3] also places the mocap bodies.
+        """
+        raise NotImplementedError
+
+    def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
+        """The task's own streams."""
+        raise NotImplementedError
+
+    def track(self, fields: Fields, own: Array) -> None:
+        """Update the task's own memory after a step."""
+
+    def prepare(self, fields: Fields, own: Array) -> None:
+        """Fill the task's own memory, zeroed, at the start of episodes."""
+
+    def done(self, fields: Fields, own: Array) -> NDArray[np.bool_]:
+        """[B] whether the task is done."""
+        raise NotImplementedError
+
+    def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
+        """[B] what the dense reward pays besides success; `command` [B] is the gripper's."""
+        raise NotImplementedError
+
+    def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
+        """The expert's next goal of the end effector [B, 3] m, and its gripper command [B]."""
+        raise NotImplementedError
+
+    def words(self) -> Sequence[dict[str, str]]:
+        """What fills the instructions, one mapping per value that choice 0 may take."""
+        return ({},)
+
+    # The contract of `Task`.
+
+    def sentences(self) -> list[str]:
+        """Every instruction, phrasing by phrasing within each value of choice 0."""
+        return [phrase.format(**words) for words in self.words() for phrase in self.instructions]
+
+    def start(self, seeds: NDArray[np.int64]) -> Start:
+        count = len(self.arm.chain)
+        u = start_uniforms(seeds, count + 1 + self.start_draws)
+        qpos = np.tile(self.model.qpos0, (len(seeds), 1))
+        ctrl = np.zeros((len(seeds), self.model.nu))
+        offset = between(u[:, :count], -self.start_rad, self.start_rad)
+        self.arm.place(qpos, ctrl, self.arm.chain.home + offset)
+        userdata = np.zeros((len(seeds), 1 + self.choices))
+        drawn = self.arrange(u[:, count + 1 :], qpos, userdata[:, 1:])
+        phrase = np.floor(u[:, count] * len(self.instructions))
+        which = userdata[:, 1] if self.choices else np.zeros(len(seeds))
+        userdata[:, 0] = which * len(self.instructions) + phrase
+        state = {"qpos": qpos, "ctrl": ctrl, "userdata": userdata}
+        if "mocap_pos" in drawn:
+            state["mocap_pos"] = drawn["mocap_pos"]
+        return Start(state, {**drawn, "joint_offset": offset, "sentence": userdata[:, 0].astype(np.int32)})
+
+    def begin(self, fields: Fields, memory: Array) -> None:
+        self.control_mode.begin(fields, memory[:, : self._command])
+        if self.gripper:
+            memory[:, self._command] = 1.0
+        memory[:, self.own] = 0.0
+        self.prepare(fields, memory[:, self.own])
+
+    def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
+        control = np.empty((len(actions), self.model.nu))
+        moves = actions[:, :-1] if self.gripper else actions
+        control[:, self.arm.arm_ctrl] = self.control_mode.targets(fields, memory[:, : self._command], moves)
+        if self.gripper:
+            memory[:, self._command] = actions[:, -1]
+        control[:, self.arm.gripper_ctrl] = self.arm.gripper_targets(self._commands(memory))
+        return control
+
+    def update(self, fields: Fields, memory: Array) -> None:
+        self.track(fields, memory[:, self.own])
+
+    def observe(self, fields: Fields, memory: Array) -> dict[str, NDArray[Any]]:
+        streams: dict[str, NDArray[Any]] = self.arm.observe(fields)
+        streams |= self.control_mode.observe(fields, memory[:, : self._command])
+        if self.gripper:
+            streams["gripper_width"] = self.arm.gripper_width(fields)[:, None].astype(np.float32)
+            streams["gripper_command"] = memory[:, self._command, None].astype(np.float32)
+        streams |= self.sense(fields, memory[:, self.own])
+        streams["instruction"] = self._sentences[fields["userdata"][:, 0].astype(np.intp)]
+        return streams
+
+    def reward(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
+        own = memory[:, self.own]
+        reward = self.success_reward[self.reward_kind] * self.done(fields, own)
+        if self.reward_kind == "dense":
+            reward += self.shaping(fields, own, self._commands(memory))
+        return reward.astype(np.float32)
+
+    def success(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
+        return self.done(fields, memory[:, self.own])
+
+    def failure(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
+        return np.zeros(len(memory), bool)
+
+    def expert(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
+        goal, command = self.plan(fields, memory[:, self.own], self._commands(memory))
+        moves = self.control_mode.towards(fields, memory[:, : self._command], goal)
+        if not self.gripper:
+            return moves
+        return np.concatenate([moves, command[:, None].astype(np.float32)], axis=1)
+
+    def _commands(self, memory: Array) -> Array:
+        """[B] gripper commands; open where no action gives one."""
+        return memory[:, self._command] if self.gripper else np.ones(len(memory))
+
+
+def encode_text(text: str, where: str) -> NDArray[np.uint8]:
+    """[TEXT_BYTES] a text in UTF-8, zeros after its end.
+
+    Raises:
+        ConfigError: It is too long, or empty.
+    """
+    raw = text.encode()
+    if not 0 < len(raw) <= TEXT_BYTES:
+        raise ConfigError(f"instruction {text!r} has {len(raw)} bytes", where, f"use 1 to {TEXT_BYTES}")
+    return np.frombuffer(raw.ljust(TEXT_BYTES, b"\0"), np.uint8)
+
+
+def decode_text(values: NDArray[np.uint8]) -> str:
+    """The text of `encode_text`."""
+    return values.tobytes().rstrip(b"\0").decode(errors="replace")
