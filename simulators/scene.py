@@ -71,8 +71,10 @@ def table_scene(robot: str = "panda") -> mujoco.MjSpec:
         conaffinity=ROBOT_HITS,
         friction=[1.0, 0.005, 0.0001],
     )
-    _camera(spec, "front", eye=(1.15, 0.0, 0.60), at=(0.45, 0.0, 0.10), fovy=42)
-    _camera(spec, "video", eye=(1.30, -0.80, 0.68), at=(0.36, 0.0, 0.27), fovy=42)
+    x, y, z, scale = _view(spec)
+    _camera(spec, "front", eye=(x + 0.70 * scale, y, z + 0.50 * scale), at=(x, y, z), fovy=42)
+    x, z = x - 0.09 * scale, z + 0.17 * scale
+    _camera(spec, "video", eye=(x + 0.94 * scale, y - 0.80 * scale, z + 0.41 * scale), at=(x, y, z), fovy=42)
     return spec
 
 
@@ -115,6 +117,13 @@ def add_marker(
         conaffinity=0,
         group=1,
     )
+
+
+def _view(spec: mujoco.MjSpec) -> tuple[float, float, float, float]:
+    """Where the cameras look, m, and how far they stand compared to a Panda's, from a description's numeric `view`."""
+    numeric = spec.numeric("view")
+    x, y, z, scale = (0.45, 0.0, 0.10, 1.0) if numeric is None else (float(value) for value in numeric.data)
+    return x, y, z, scale
 
 
 def _camera(spec: mujoco.MjSpec, name: str, eye: Sequence[float], at: Sequence[float], fovy: float) -> None:
