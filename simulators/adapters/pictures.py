@@ -1,0 +1,67 @@
+"""Pictures of bodies for people, as `render_mode="rgb_array"` asks for them."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError, nearest
+from simulators.env import BatchEnv
+from simulators.render.gl import find_gl
+from simulators.render.ray import camera_id
+from simulators.render.video import RENDERERS, drawing
+
+RENDER_MODES = ["rgb_array"]
+DEFAULT_CAMERAS = ("video", "front")
+
+
+class Pictures:
+    """Draws the bodies of an environment; nothing is prepared until the first picture.
+
+    Args:
+        env: Its present state is drawn.
+        render_mode: `rgb_array`, or None where no picture will be asked for.
+        camera: One of the model's; empty for `video`, or `front` where there is none.
+        width: Pixels.
+        height: Pixels.
+        renderer: `gl`, `ray`, or `auto` for GL where it works and else the ray caster.
+
+    Raises:
+        ConfigError: Unknown render mode, camera or renderer.
+    """
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        render_mode: str | None,
+        camera: str = "",
+        width: int = 640,
+        height: int = 480,
+        renderer: str = "auto",
+    ) -> None:
+        model, task = env.task.model, f"task {env.spec.task}"
+        if render_mode is not None and render_mode not in RENDER_MODES:
+            raise ConfigError(f"unknown render_mode {render_mode!r}", task, nearest(render_mode, RENDER_MODES))
+        if renderer not in RENDERERS:
+            raise ConfigError(f"unknown renderer {renderer!r}", task, nearest(renderer, RENDERERS))
+        known = [model.camera(i).name for i in range(model.ncam)]
+        camera = camera or next((name for name in DEFAULT_CAMERAS if name in known), next(iter(known), ""))
+        camera_id(model, camera)
+        self._env, self._mode, self._renderer = env, render_mode, renderer
+        self._view: tuple[Any, ...] = (model, camera, width, height)
+        self._open = ExitStack()
+        self._draw: Any = None
+
+    def draw(self) -> NDArray[np.uint8] | None:
+        """[B, height, width, 3] RGB, or None without a render mode."""
+        if self._mode is None:
+            return None
+        if self._draw is None:
+            renderer = ("gl" if find_gl() else "ray") if self._renderer == "auto" else self._renderer
+            self._draw = self._open.enter_context(drawing(renderer, *self._view))
+        return self._draw(self._env.batch.state.copy())
+
+    def close(self) -> None:
+        self._open.close()
+        self._draw = None

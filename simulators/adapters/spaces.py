@@ -1,0 +1,66 @@
+"""A body's streams as gymnasium's spaces, and actions as bodies take them."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.errors import ConfigError, SpecMismatch
+from embodied.spec import AgentSpec, BodySpec, Stream
+
+
+def only_agent(spec: BodySpec) -> AgentSpec:
+    """The agent of a body that has one.
+
+    Raises:
+        ConfigError: There are several.
+    """
+    if len(spec.agents) != 1:
+        what = f"task {spec.task} has the agents {', '.join(spec.agents)}"
+        raise ConfigError(what, "simulators.adapters", "choose a task of one agent: these interfaces know no more")
+    return next(iter(spec.agents.values()))
+
+
+def observation_space(agent: AgentSpec) -> spaces.Dict:
+    """The streams by name; bounds are those of their dtype, float32 has none."""
+    return spaces.Dict({stream.name: _box(stream) for stream in agent.observations})
+
+
+def _box(stream: Stream) -> spaces.Box:
+    dtype = np.dtype(stream.dtype)
+    if np.issubdtype(dtype, np.floating):
+        return spaces.Box(-np.inf, np.inf, stream.shape, np.float32)
+    bounds = np.iinfo(dtype)
+    return spaces.Box(bounds.min, bounds.max, stream.shape, dtype.type)
+
+
+def action_space(agent: AgentSpec) -> spaces.Box:
+    """[D] the action streams one after the other, in physical units, within the limits that are obeyed."""
+    limit = agent.action_limits
+    return spaces.Box(-limit, limit, dtype=np.float32)
+
+
+def checked_actions(actions: ArrayLike, shape: tuple[int, ...], task: str) -> NDArray[np.float32]:
+    """Actions as float32 of `shape`; what is out of range stays, for the body clips it.
+
+    Raises:
+        SpecMismatch: They are no numbers, have another shape, or hold NaN.
+    """
+    where = f"task {task}, actions"
+    try:
+        values = np.asarray(actions, np.float32)
+    except (TypeError, ValueError):
+        raise SpecMismatch(f"actions cannot be {type(actions).__name__}", where, f"give numbers {shape}") from None
+    if values.shape != shape:
+        raise SpecMismatch(f"actions of shape {values.shape}", where, f"give {shape}")
+    if np.isnan(values).any():
+        raise SpecMismatch("actions hold NaN", where, "look at what computed them")
+    return values
+
+
+def check_options(options: dict[str, Any] | None, task: str) -> None:
+    """Raise `ConfigError` if a reset is given options, of which there are none."""
+    if options:
+        what = f"reset takes no option {next(iter(options))!r}"
+        raise ConfigError(what, f"task {task}", "give options, such as reward=, when the environment is made")
