@@ -21,8 +21,8 @@ STAGE_REWARD = 0.05
 class LiftCube(TabletopTask):
     """An arm and a cube half as wide as the gripper opens: 4 cm and 0.1 kg for the Panda.
 
-    Success is the cube lifted by 10 cm for five steps in a row. The dense reward pays the stages reached (approach,
-    grasp, lift) in every step and success once.
+    Success is the cube lifted for five steps in a row, by 10 cm or, where an arm reaches less high, three quarters of
+    what it reaches. The dense reward pays the stages reached (approach, grasp, lift) in every step and success once.
     """
 
     name = "lift_cube"
@@ -39,6 +39,7 @@ class LiftCube(TabletopTask):
         self.low, self.high = facts.spawn
         self.width = facts.gripper_width[1] / 2
         self.half = self.width / 2
+        self.lift = min(LIFT_M, 0.75 * (facts.workspace[1, 2] - self.half))
         scene = table_scene(robot)
         centre = (self.low + self.high) / 2
         mass = 0.1 * (self.width / 0.04) ** 3
@@ -59,7 +60,7 @@ class LiftCube(TabletopTask):
         return {"cube_xy": place, "cube_yaw": yaw}
 
     def track(self, fields: Fields, own: Array) -> None:
-        lifted = self.cube.height(fields) > self.half + LIFT_M
+        lifted = self.cube.height(fields) > self.half + self.lift
         own[:, 0] = np.where(lifted, own[:, 0] + 1.0, 0.0)
 
     def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
@@ -101,7 +102,7 @@ class LiftCube(TabletopTask):
         distance = np.sqrt((offset * offset).sum(axis=1))
         width = self.arm.gripper_width(fields)
         grasped = (distance < 0.03) & (command < 0.0) & (width < 1.25 * self.width) & (width > 0.75 * self.width)
-        height = np.clip((self.cube.height(fields) - self.half) / LIFT_M, 0.0, 1.0)
+        height = np.clip((self.cube.height(fields) - self.half) / self.lift, 0.0, 1.0)
         near = 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance)
         return STAGE_REWARD * (near + grasped * (1.0 + 4.0 * height))
 
