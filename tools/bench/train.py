@@ -21,13 +21,14 @@ import torch
 from results import emit
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from embodied.cli.compose import compose_config
 from embodied.data import Outcome
 from embodied.monitor.progress import Progress
 from embodied.runtime.inline import InlineRun
 from embodied.runtime.settings import Settings, typed
+from simulators.adapters.sb3 import Sb3VecEnv
 from simulators.env import BatchEnv
 from simulators.make import make_env
 
@@ -52,56 +53,39 @@ class Goal:
         return self.reached >= PATIENCE or self.spent >= self.limit_s
 
 
-class Sb3VecEnv(VecEnv):
-    """A `BatchEnv` as stable-baselines3's `VecEnv`: flat float32 observations, actions in [-1, 1]."""
+class Flat(VecEnvWrapper):
+    """Observations as one float32 vector, actions in [-1, 1]: what `MlpPolicy` is made for."""
 
     def __init__(self, env: BatchEnv) -> None:
-        self.env = env
-        self.names = [stream.name for stream in env.spec.agents["robot"].observations]
+        streams = env.spec.agents["robot"].observations
+        self.names = [stream.name for stream in streams if stream.dtype == "float32"]
         self.limit = env.action_limit
-        self.start = self.flat(env.reset()[0].streams)
-        space = gymnasium.spaces.Box(-np.inf, np.inf, self.start.shape[1:], np.float32)
-        super().__init__(env.num_bodies, space, gymnasium.spaces.Box(-1.0, 1.0, self.limit.shape, np.float32))
+        size = sum(stream.size for stream in streams if stream.name in self.names)
+        space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        actions = gymnasium.spaces.Box(-1.0, 1.0, self.limit.shape, np.float32)
+        super().__init__(Sb3VecEnv(env, self.names), space, actions)
 
-    def flat(self, streams: dict[str, np.ndarray]) -> np.ndarray:
-        return np.concatenate([streams[name].reshape(len(streams[name]), -1) for name in self.names], axis=1)
+    def flat(self, streams: dict[str, np.ndarray], rows: int) -> np.ndarray:
+        return np.concatenate([streams[name].reshape(rows, -1) for name in self.names], axis=1)
 
     def reset(self) -> np.ndarray:
-        return self.start
+        return self.flat(self.venv.reset(), self.num_envs)
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.result = self.env.step(actions * self.limit)
+        self.venv.step_async(actions * self.limit)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        result = self.result
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        if len(result.ended):
-            for row, last in zip(result.ended, self.flat(result.final), strict=True):
-                infos[row] = {"terminal_observation": last, "TimeLimit.truncated": bool(result.truncated[row])}
-        done = result.terminated | result.truncated
-        return self.flat(result.observation.streams), result.rewards, done, infos
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [getattr(self, attr_name, None)] * self.num_envs
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        setattr(self, attr_name, value)
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise AttributeError(method_name)
-
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
+        streams, rewards, dones, infos = self.venv.step_wait()
+        for body in np.flatnonzero(dones):
+            infos[body]["terminal_observation"] = self.flat(infos[body]["terminal_observation"], 1)[0]
+        return self.flat(streams, self.num_envs), rewards, dones, infos
 
 
 def sb3_seconds(seed: int, limit_s: float, same: bool, settings: Settings) -> tuple[float, int]:
     """Seconds and environment steps stable-baselines3 needs."""
     test = make_env(TASK, EPISODES, seed=seed)
     test.autoreset = False
-    vector = Sb3VecEnv(make_env(TASK, ENVS, seed=seed))
+    vector = Flat(make_env(TASK, ENVS, seed=seed))
     env: VecEnv = vector
     options: dict[str, Any] = {}
     if same:
@@ -128,7 +112,7 @@ def sb3_seconds(seed: int, limit_s: float, same: bool, settings: Settings) -> tu
         observation, _ = test.reset(np.arange(EPISODES) + 100_000)
         outcomes = np.zeros(EPISODES, np.uint8)
         while not outcomes.all():
-            flat = vector.flat(observation.streams)
+            flat = vector.flat(observation.streams, EPISODES)
             flat = env.normalize_obs(flat) if isinstance(env, VecNormalize) else flat
             result = test.step(model.predict(flat, deterministic=True)[0] * vector.limit)
             outcomes[result.ended] = result.outcomes[result.ended]
