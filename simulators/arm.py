@@ -102,6 +102,14 @@ class Arm:
         qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
         qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.facts.gripper_open
 
+    def within_workspace(self, target: Array) -> Array:
+        """[B, 3] the positions of the workspace that are nearest to `target` [B, 3] m, axis by axis of the base."""
+        low, high = self.facts.workspace
+        pos = target - self._base_pos
+        if self._base is None:
+            return np.minimum(np.maximum(pos, low), high) + self._base_pos
+        return np.minimum(np.maximum(pos @ self._base, low), high) @ self._base.T + self._base_pos
+
     def reach_for(self, fields: Fields, target: Array, rotation: Array | None = None) -> Array:
         """[B, N] joint targets that bring the end effector towards a pose.
 

@@ -60,7 +60,6 @@ class EndEffector:
 
     def __init__(self, arm: Arm, absolute: bool = False, turn: bool = False) -> None:
         self._arm, self._absolute, self._turn = arm, absolute, turn
-        self._low, self._high = arm.facts.workspace
         self._stream = f"{arm.prefix}ee_target_offset"
         self.memory_size = 12 if turn else 3
         name = f"{arm.prefix}ee_" + ("target" if absolute else "delta")
@@ -86,7 +85,7 @@ class EndEffector:
         offset = actions[:, :3] - ee if self._absolute else memory[:, :3] + actions[:, :3] - ee
         distance = np.sqrt((offset * offset).sum(axis=1, keepdims=True))
         target = ee + offset * np.minimum(1.0, LEASH_M / np.maximum(distance, 1e-9))
-        memory[:, :3] = target = np.minimum(np.maximum(target, self._low), self._high)
+        memory[:, :3] = target = self._arm.within_workspace(target)
         if not self._turn:
             return self._arm.reach_for(fields, target)
         base = self._arm.down if self._absolute else memory[:, 3:12].reshape(-1, 3, 3)

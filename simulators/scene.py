@@ -4,23 +4,27 @@ from collections.abc import Sequence
 
 import mujoco
 
-from robots.descriptions import description_path
+from robots.descriptions import arms, description_path
 
 PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
-"""Collision bits: what the robot's colliding geoms announce, and what the scene's do. The robot never hits itself."""
+"""Collision bits: what the robot's colliding geoms announce, and what the scene's do. An arm never hits itself."""
+_ARM_HITS = 4
+"""Bit of the first of several arms, which hit each other; the next ones follow."""
 
 
 def table_scene(robot: str = "panda") -> mujoco.MjSpec:
     """The robot's base at the origin of a table whose top is z = 0, x pointing across it; metres, z up.
 
-    Cameras: `front` looks at the workspace from across the table, `wrist` belongs to the robot, `video` is for people.
+    Cameras: `front` looks at the workspace from across the table, `wrist` belongs to the robot (one per arm, prefixed,
+    where there are several), `video` is for people.
 
     Raises:
         ConfigError: The robot has no description.
     """
     spec = mujoco.MjSpec.from_file(str(description_path(robot)))
     spec.modelname = f"{robot}_table"
+    _let_arms_collide(spec, list(arms(robot)))
     # The grasp holds with these and fails with longer substeps or an elliptic cone. The dense Jacobian avoids a wrong
     # Newton Hessian that MuJoCo 4.0.0 computes from a sparse one.
     spec.option.timestep = PHYSICS_DT
@@ -117,6 +121,18 @@ def add_marker(
         conaffinity=0,
         group=1,
     )
+
+
+def _let_arms_collide(spec: mujoco.MjSpec, prefixes: Sequence[str]) -> None:
+    """Give each of several arms a collision bit that the colliding geoms of the others answer to."""
+    if len(prefixes) < 2:
+        return
+    bits = {prefix: _ARM_HITS << index for index, prefix in enumerate(prefixes)}
+    for geom in spec.geoms:
+        own = next((bit for prefix, bit in bits.items() if geom.name.startswith(prefix)), 0)
+        if own and geom.contype:
+            geom.contype |= own
+            geom.conaffinity |= sum(bits.values()) - own
 
 
 def _view(spec: mujoco.MjSpec) -> tuple[float, float, float, float]:
