@@ -166,6 +166,8 @@ class StepResult:
         ended: [M] int32 rows whose episode ended, ascending.
         final: Stream name to [M, *shape], their last observations. Finite even after a fault.
         started: The episodes that began in their place, or None.
+        state_hash: [B] uint64 checksums of the simulator's states after the step, before any restart; None where there
+            is no state to replay.
     """
 
     observation: Observation
@@ -178,6 +180,7 @@ class StepResult:
     ended: NDArray[np.int32]
     final: dict[str, NDArray[Any]]
     started: Starts | None
+    state_hash: NDArray[np.uint64] | None = None
 
 
 @dataclass
@@ -212,6 +215,7 @@ class Segment:
         start_at: [N] int32, the t at which each of `starts` begins.
         starts: Episodes that began in this segment, or None.
         mode: `train`, `evaluation` or `demonstration`.
+        state_hash: [T, B] uint64 or None, as in `StepResult`.
     """
 
     id: str
@@ -241,6 +245,7 @@ class Segment:
     start_at: NDArray[np.int32]
     starts: Starts | None
     mode: str = "train"
+    state_hash: NDArray[np.uint64] | None = None
 
     @property
     def steps(self) -> int:
@@ -261,6 +266,7 @@ class Track:
         segment: [L] int32, index into `Episode.segments` of the segment that carried the step to a learner.
         seq: [N] int32, the step whose observation each decision answers.
         actions, log_probs: [N, K, D]. executed: [N, K]. values, versions: [N].
+        state_hash: [L] uint64 checksums of the simulator's states after each step; None where there is none.
     """
 
     observations: dict[str, NDArray[Any]]
@@ -280,6 +286,7 @@ class Track:
     executed: NDArray[np.bool_]
     values: NDArray[np.float32]
     versions: NDArray[np.int64]
+    state_hash: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.rewards)

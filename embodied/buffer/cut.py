@@ -10,7 +10,7 @@ from embodied.data import Segment
 
 Arrays = dict[str, NDArray[Any]]
 
-STEPS = ("k", "rewards", "reward_status", "terminated", "truncated", "source", "trainable", "applied")
+STEPS = ("k", "rewards", "reward_status", "terminated", "truncated", "source", "trainable", "applied", "state_hash")
 DECISIONS = ("actions", "log_probs", "executed", "values", "versions")
 SMALL = 4096
 
@@ -38,7 +38,8 @@ class Piece:
     def fits(self, segment: Segment) -> bool:
         """Whether pieces of `segment` can be joined to this one."""
         shape = self.columns["actions"].shape[1:]
-        return shape == segment.actions.shape[2:] and self.streams.keys() == segment.observations.keys()
+        alike = ("state_hash" in self.columns) == (segment.state_hash is not None)
+        return alike and shape == segment.actions.shape[2:] and self.streams.keys() == segment.observations.keys()
 
 
 class Cut:
@@ -55,7 +56,8 @@ class Cut:
         self._index = self._before[1:] - np.int32(1)
         at = np.flatnonzero(begins)
         self._seq = (at % self._length).astype(np.int32)
-        self._columns = {name: _rows_first(getattr(segment, name)) for name in STEPS}
+        given = {name: getattr(segment, name) for name in STEPS}
+        self._columns = {name: _rows_first(value) for name, value in given.items() if value is not None}
         self._decided = {name: _rows_first(getattr(segment, name))[at] for name in DECISIONS}
         self._streams, self._large = {}, {}
         for name, value in segment.observations.items():

@@ -30,6 +30,7 @@ STEP_FIELDS = {
     "trainable": "trainable",
     "segment": "segment",
     "applied": "applied",
+    "state_hash": "state_hash",
 }
 DECISION_FIELDS = {
     "seq": "seq",
@@ -43,9 +44,10 @@ DTYPES = {
     "decision": np.int32, "k": np.int32, "reward": np.float32, "reward_status": np.uint8, "terminated": np.bool_,
     "truncated": np.bool_, "source": np.uint8, "trainable": np.bool_, "segment": np.int32, "applied": np.float64,
     "seq": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
-    "log_probs": np.float32,
+    "log_probs": np.float32, "state_hash": np.uint64,
 }  # fmt: skip
 MAY_BE_EMPTY = ("applied", "actions", "log_probs")
+MAY_BE_NONE = ("state_hash",)
 RESERVED = ("initial_state", "drawn")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -89,7 +91,8 @@ def check(episode: Episode) -> None:
         check_names(episode.id, agent)
         where = f"episode {episode.id}, agent {agent}"
         steps, decisions = len(track.rewards), len(track.seq)
-        wrong = [a for a in STEP_FIELDS.values() if len(getattr(track, a)) != steps]
+        columns = {a: getattr(track, a) for a in STEP_FIELDS.values()}
+        wrong = [a for a, v in columns.items() if len(v if v is not None else track.rewards) != steps]
         wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
         wrong += [f"observations/{n}" for n, v in track.observations.items() if len(v) != steps + 1]
         if track.executed.ndim != 2 or not track.executed.shape[1]:
@@ -130,8 +133,9 @@ def _dataset(group: h5g.GroupID, name: str, value: NDArray[Any], per_step: bool 
 
 def pack(track: Track, columns: dict[str, str], length: int) -> NDArray[Any]:
     """A compound array of `length` rows; fields whose rows are empty are left out, since HDF5 has no empty arrays."""
+    given = {name: getattr(track, attribute) for name, attribute in columns.items()}
     arrays: dict[str, NDArray[Any]] = {
-        name: np.asarray(getattr(track, attribute), DTYPES[name]) for name, attribute in columns.items()
+        name: np.asarray(value, DTYPES[name]) for name, value in given.items() if value is not None
     }
     arrays = {name: value for name, value in arrays.items() if 0 not in value.shape[1:]}
     table = np.zeros(length, [(name, DTYPES[name], value.shape[1:]) for name, value in arrays.items()])
@@ -242,6 +246,8 @@ def _columns(table: NDArray[Any], names: dict[str, str]) -> dict[str, NDArray[An
         elif name in MAY_BE_EMPTY:
             middle = () if name == "applied" else table.dtype["executed"].shape
             column = np.zeros((len(table), *middle, 0), DTYPES[name])
+        elif name in MAY_BE_NONE:
+            continue
         else:
             raise KeyError(f"field {name}")
         if column.dtype != DTYPES[name]:

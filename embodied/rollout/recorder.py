@@ -29,6 +29,7 @@ class SegmentRecorder:
         self.versions = np.zeros((t, b), np.int64)
         self.k = np.zeros((t, b), np.int32)
         self.applied = np.zeros((t, b, control_size), np.float64)
+        self.state_hash: list[NDArray[np.uint64]] = []
         self.rewards = np.zeros((t, b), np.float32)
         self.reward_status = np.zeros((t, b), np.uint8)
         self.terminated = np.zeros((t, b), bool)
@@ -63,6 +64,8 @@ class SegmentRecorder:
         self.executed[t - k, self._all, k] = True
         self.versions[t] = self.versions[t - k, self._all]
         self.applied[t] = result.applied
+        if result.state_hash is not None:
+            self.state_hash.append(result.state_hash)
         self.rewards[t] = result.rewards
         self.reward_status[t] = result.reward_status
         self.terminated[t] = result.terminated
@@ -122,6 +125,7 @@ class SegmentRecorder:
             trainable=self.reward_status[:n] == RewardStatus.SCORED,
             start_at=np.concatenate([self.start_at[i] for i in keep]) if keep else np.zeros(0, np.int32),
             starts=join_starts([self.starts[i] for i in keep]),
+            state_hash=np.stack(self.state_hash) if self.state_hash else None,
         )
 
     def pending_starts(self) -> Starts | None:

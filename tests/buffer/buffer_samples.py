@@ -37,6 +37,7 @@ def make_episode(
     outcome: Outcome = Outcome.FAILURE,
     control: int = CONTROL,
     agents: tuple[str, ...] = ("robot",),
+    simulated: bool = False,
 ) -> Episode:
     rng = np.random.default_rng(seed)
 
@@ -63,6 +64,7 @@ def make_episode(
             executed=np.arange(chunk) < np.minimum(steps - np.flatnonzero(k == 0)[:, None], chunk),
             values=rng.normal(size=decisions).astype(np.float32),
             versions=rng.integers(0, 2**40, decisions),
+            state_hash=rng.integers(0, 2**63, steps, np.uint64) if simulated else None,
         )
 
     return Episode(
@@ -210,6 +212,7 @@ def _segment(lives: list[Life], begin: int, end: int, chunk: int, mode: str, ear
         values=column_of("value"),
         versions=column_of("version"),
         applied=column_of("applied"),
+        state_hash=column_of("applied")[..., 0].copy().view(np.uint64),
         rewards=column_of("rewards"),
         reward_status=np.zeros((t, b), np.uint8),
         reward_version="sparse-1",

@@ -39,6 +39,7 @@ def assert_true_to(episode: Episode, life: Life, number: int) -> None:
         np.testing.assert_array_equal(track.observations[name][-1], life.final[name][number])
     np.testing.assert_array_equal(track.rewards, life.rewards[steps])
     np.testing.assert_array_equal(track.applied, life.applied[steps])
+    np.testing.assert_array_equal(track.state_hash, life.applied[steps, 0].copy().view(np.uint64))
     np.testing.assert_array_equal(track.actions[track.decision, track.k], life.action[steps])
     np.testing.assert_array_equal(track.log_probs[track.decision, track.k], life.log_prob[steps])
     np.testing.assert_array_equal(track.seq, np.flatnonzero(track.k == 0))

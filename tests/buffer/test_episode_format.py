@@ -26,7 +26,7 @@ def table(heading: str) -> dict[str, list[str]]:
 @pytest.fixture
 def file(tmp_path: Path) -> h5py.File:
     store = EpisodeStore(tmp_path, keep=["all"])
-    store.add(make_episode(0, "a"))
+    store.add(make_episode(0, "a", simulated=True))
     [path] = store.seal()
     with h5py.File(path) as opened:
         yield opened

@@ -36,7 +36,9 @@ def test_episodes_come_back_to_the_bit(
     bare: bool,
 ) -> None:
     path = tmp_path_factory.mktemp("layout") / "shard.h5"
-    one = make_episode(seed, steps=steps, chunk=chunk, outcome=outcome, control=control, agents=agents)
+    one = make_episode(
+        seed, steps=steps, chunk=chunk, outcome=outcome, control=control, agents=agents, simulated=control > 0
+    )
     if bare:
         one = dataclasses.replace(one, drawn={}, initial_state=np.zeros(0))
     two = make_episode(seed + 1, "two")
