@@ -97,10 +97,10 @@ class Arm:
             self.streams[2].name: self.ee_pos(fields).astype(np.float32),
         }
 
-    def place(self, qpos: Array, ctrl: Array, joints: Array) -> None:
-        """Write `joints` [M, N] and an open gripper into `qpos` [M, nq], and into `ctrl` [M, nu] what holds them."""
+    def place(self, qpos: Array, ctrl: Array, joints: Array, command: float = 1.0) -> None:
+        """Write `joints` [M, N] and a gripper at `command` into `qpos` [M, nq], and into `ctrl` [M, nu] what holds them."""
         qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
-        qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.facts.gripper_open
+        qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.gripper_targets(np.array([command]))
 
     def within_workspace(self, target: Array) -> Array:
         """[B, 3] the positions of the workspace that are nearest to `target` [B, 3] m, axis by axis of the base."""

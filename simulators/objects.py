@@ -1,5 +1,7 @@
 """Free objects in a scene: where their numbers lie, and how starts place them."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 
@@ -38,3 +40,23 @@ class FreeObject:
         qpos[:, self._pos.start : self._z] = xy
         qpos[:, self._quat] = 0.0
         qpos[:, self._quat.start], qpos[:, self._quat.stop - 1] = np.cos(yaw / 2), np.sin(yaw / 2)
+
+
+def positions(objects: Sequence[FreeObject], fields: Fields) -> Array:
+    """[B, K, 3] m of K objects."""
+    return np.stack([thing.pos(fields) for thing in objects], axis=1)
+
+
+def spaced(u: Array, low: float, high: float, gap: float) -> Array:
+    """[M, K] ascending numbers between `low` and `high` that are at least `gap` apart, of uniform numbers [M, K].
+
+    Every such arrangement is equally likely: what the gaps leave of the interval is divided by sorted uniform numbers.
+    """
+    gaps = gap * np.arange(u.shape[1])
+    places: Array = low + (high - low - gaps[-1]) * np.sort(u, axis=1) + gaps
+    return places
+
+
+def shuffled(u: Array, values: Array) -> Array:
+    """`values` [M, K, ...] in an order that uniform numbers [M, K] decide."""
+    return values[np.arange(len(u))[:, None], np.argsort(u, axis=1)]

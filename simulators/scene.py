@@ -1,6 +1,7 @@
 """Scenes: a robot at a table, with objects, lights and cameras, composed as an MjSpec."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import mujoco
 
@@ -9,6 +10,7 @@ from robots.descriptions import arms, description_path
 PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
 """Collision bits: what the robot's colliding geoms announce, and what the scene's do. An arm never hits itself."""
+RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.6, 0.25, 1.0), (0.15, 0.35, 0.8, 1.0)
 _ARM_HITS = 4
 """Bit of the first of several arms, which hit each other; the next ones follow."""
 
@@ -88,23 +90,36 @@ def add_cube(
     pos: Sequence[float],
     half: float = 0.02,
     mass: float = 0.1,
-    rgba: Sequence[float] = (0.85, 0.2, 0.15, 1.0),
+    rgba: Sequence[float] = RED,
 ) -> None:
     """Add a free cube `name` with joint `name`; `pos` of its centre and `half` its edge in metres, `mass` in kg."""
-    body = spec.worldbody.add_body(name=name, pos=list(pos))
-    body.add_freejoint(name=name)
-    body.add_geom(
-        name=name,
-        type=mujoco.mjtGeom.mjGEOM_BOX,
-        size=[half] * 3,
-        mass=mass,
-        rgba=list(rgba),
-        contype=SCENE_HITS,
-        conaffinity=ROBOT_HITS | SCENE_HITS,
-        friction=[1.5, 0.02, 0.0001],
-        condim=4,
-        solref=[0.01, 1.0],
-    )
+    _add_free(spec, name, pos, mass, rgba, type=mujoco.mjtGeom.mjGEOM_BOX, size=[half] * 3)
+
+
+def add_cylinder(
+    spec: mujoco.MjSpec,
+    name: str,
+    pos: Sequence[float],
+    radius: float = 0.02,
+    half: float = 0.02,
+    mass: float = 0.1,
+    rgba: Sequence[float] = GREEN,
+) -> None:
+    """Add a free upright cylinder as `add_cube` adds a cube; `half` its height in metres."""
+    _add_free(spec, name, pos, mass, rgba, type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[radius, half, 0])
+
+
+def add_ball(
+    spec: mujoco.MjSpec,
+    name: str,
+    pos: Sequence[float],
+    radius: float = 0.02,
+    mass: float = 0.1,
+    rgba: Sequence[float] = BLUE,
+) -> None:
+    """Add a free ball as `add_cube` adds a cube; it comes to rest as if it were a little soft."""
+    shape = {"type": mujoco.mjtGeom.mjGEOM_SPHERE, "size": [radius, 0, 0]}
+    _add_free(spec, name, pos, mass, rgba, **shape, condim=6, friction=[1.5, 0.02, 0.1 * radius])
 
 
 def add_marker(
@@ -112,15 +127,33 @@ def add_marker(
 ) -> None:
     """Add a mocap body `name`, a sphere that is seen and collides with nothing, placed through `mocap_pos`."""
     body = spec.worldbody.add_body(name=name, mocap=True)
-    body.add_geom(
-        name=name,
-        type=mujoco.mjtGeom.mjGEOM_SPHERE,
-        size=[radius, 0, 0],
-        rgba=list(rgba),
-        contype=0,
-        conaffinity=0,
-        group=1,
-    )
+    _add_drawn(body, name, mujoco.mjtGeom.mjGEOM_SPHERE, [radius, 0, 0], rgba)
+
+
+def add_plate(spec: mujoco.MjSpec, name: str, radius: float, rgba: Sequence[float]) -> None:
+    """Add a mocap body `name`, a flat disc with a darker rim, for z = 0; like a marker, it collides with nothing."""
+    body = spec.worldbody.add_body(name=name, mocap=True)
+    dark = [0.6 * value for value in rgba[:3]] + [1.0]
+    _add_drawn(body, f"{name}_rim", mujoco.mjtGeom.mjGEOM_CYLINDER, [radius, 0.001, 0], dark)
+    _add_drawn(body, name, mujoco.mjtGeom.mjGEOM_CYLINDER, [0.86 * radius, 0.002, 0], rgba)
+
+
+def _add_free(
+    spec: mujoco.MjSpec, name: str, pos: Sequence[float], mass: float, rgba: Sequence[float], **geom: Any
+) -> None:
+    """A body with a free joint and one geom that hits robot and scene; `geom` adds to it or overrides."""
+    body = spec.worldbody.add_body(name=name, pos=list(pos))
+    body.add_freejoint(name=name)
+    hits = {"contype": SCENE_HITS, "conaffinity": ROBOT_HITS | SCENE_HITS}
+    grip = {"friction": [1.5, 0.02, 0.0001], "condim": 4, "solref": [0.01, 1.0]}
+    body.add_geom(**{"name": name, "mass": mass, "rgba": list(rgba), **hits, **grip, **geom})
+
+
+def _add_drawn(
+    body: mujoco.MjsBody, name: str, type: mujoco.mjtGeom, size: Sequence[float], rgba: Sequence[float]
+) -> None:
+    """A geom that is seen and collides with nothing."""
+    body.add_geom(name=name, type=type, size=list(size), rgba=list(rgba), contype=0, conaffinity=0, group=1)
 
 
 def _let_arms_collide(spec: mujoco.MjSpec, prefixes: Sequence[str]) -> None:

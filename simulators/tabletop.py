@@ -35,6 +35,7 @@ class TabletopTask:
         memory_columns: Columns of memory of its own, `self.own`.
         choices: Numbers it draws per episode that do not show in the scene, such as which object is meant; kept in
             the simulator's `userdata` from column 1 on, so that they are part of the state and replay with it.
+        resting_grip: The gripper's command at the start, and throughout where no action gives one.
 
     Args:
         scene: From `table_scene`, with the task's objects.
@@ -53,6 +54,7 @@ class TabletopTask:
     memory_columns: ClassVar[int] = 0
     choices: ClassVar[int] = 0
     start_rad: ClassVar[float] = START_RAD
+    resting_grip: ClassVar[float] = 1.0
     substeps = 10
 
     def __init__(
@@ -138,7 +140,7 @@ class TabletopTask:
         qpos = np.tile(self.model.qpos0, (len(seeds), 1))
         ctrl = np.zeros((len(seeds), self.model.nu))
         offset = between(u[:, :count], -self.start_rad, self.start_rad)
-        self.arm.place(qpos, ctrl, self.arm.chain.home + offset)
+        self.arm.place(qpos, ctrl, self.arm.chain.home + offset, self.resting_grip)
         userdata = np.zeros((len(seeds), 1 + self.choices))
         drawn = self.arrange(u[:, count + 1 :], qpos, userdata[:, 1:])
         phrase = np.floor(u[:, count] * len(self.instructions))
@@ -152,7 +154,7 @@ class TabletopTask:
     def begin(self, fields: Fields, memory: Array) -> None:
         self.control_mode.begin(fields, memory[:, : self._command])
         if self.gripper:
-            memory[:, self._command] = 1.0
+            memory[:, self._command] = self.resting_grip
         memory[:, self.own] = 0.0
         self.prepare(fields, memory[:, self.own])
 
@@ -199,8 +201,8 @@ class TabletopTask:
         return np.concatenate([moves, command[:, None].astype(np.float32)], axis=1)
 
     def _commands(self, memory: Array) -> Array:
-        """[B] gripper commands; open where no action gives one."""
-        return memory[:, self._command] if self.gripper else np.ones(len(memory))
+        """[B] gripper commands."""
+        return memory[:, self._command] if self.gripper else np.full(len(memory), self.resting_grip)
 
 
 def encode_text(text: str, where: str) -> NDArray[np.uint8]:

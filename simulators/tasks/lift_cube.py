@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from embodied.spec import Stream
 from robots.descriptions import description_path
 from robots.kinematics.facts import load_facts
+from simulators.grasp import STAGE_REWARD, Grasp, near
 from simulators.objects import FreeObject
 from simulators.scene import add_cube, table_scene
 from simulators.tabletop import TabletopTask
@@ -15,7 +16,6 @@ from simulators.task import Array, Fields, Task, between
 
 YAW_RAD = 0.3
 LIFT_M, HOLD_STEPS = 0.10, 5
-STAGE_REWARD = 0.05
 
 
 class LiftCube(TabletopTask):
@@ -53,6 +53,7 @@ class LiftCube(TabletopTask):
         )
         super().__init__(scene, robot, reward, control, gripper=True, observations=streams)
         self.cube = FreeObject(self.model, "cube")
+        self.grasp = Grasp(self.arm, self.width)
 
     def arrange(self, u: Array, qpos: Array, choices: Array) -> dict[str, NDArray[Any]]:
         place, yaw = between(u[:, :2], self.low, self.high), between(u[:, 2], -YAW_RAD, YAW_RAD)
@@ -82,29 +83,16 @@ class LiftCube(TabletopTask):
 
     def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
         """Go above the cube, descend around it, close, wait until the fingers rest on it, lift."""
-        ee, cube = self.arm.ee_pos(fields), self.cube.pos(fields)
-        offset = cube - ee
-        aside = np.sqrt((offset[:, :2] ** 2).sum(axis=1))
-        around = (aside < 0.015) & (np.abs(offset[:, 2]) < 0.012)
-        resting = np.abs(self.arm.gripper_speed(fields)) < 0.04
-        holding = around & (command < 0.0) & resting & (self.arm.gripper_width(fields) < 1.25 * self.width)
-        goal = cube.copy()
-        goal[:, 2] += np.where(aside < 0.02, 0.0, 0.06)
-        goal[:, 2] = np.where(holding, ee[:, 2] + 0.2, goal[:, 2])
+        goal, around, holding = self.grasp.approach(fields, self.cube.pos(fields), command)
+        goal[:, 2] = np.where(holding, self.arm.ee_pos(fields)[:, 2] + 0.2, goal[:, 2])
         return goal, np.where(around, -1.0, 1.0)
 
     def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
-        """Stages reached: up to 1 for the approach, 1 for a grasp, 4 for the lift.
-
-        The approach is paid on two scales: far away, where the finer one is flat, and near, where the grasp needs it.
-        """
+        """Stages reached: up to 1 for the approach, 1 for a grasp, 4 for the lift."""
         offset = self.cube.pos(fields) - self.arm.ee_pos(fields)
         distance = np.sqrt((offset * offset).sum(axis=1))
-        width = self.arm.gripper_width(fields)
-        grasped = (distance < 0.03) & (command < 0.0) & (width < 1.25 * self.width) & (width > 0.75 * self.width)
         height = np.clip((self.cube.height(fields) - self.half) / self.lift, 0.0, 1.0)
-        near = 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance)
-        return STAGE_REWARD * (near + grasped * (1.0 + 4.0 * height))
+        return STAGE_REWARD * (near(distance) + self.grasp.grasped(fields, distance, command) * (1.0 + 4.0 * height))
 
 
 def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> Task:

@@ -1,0 +1,118 @@
+"""Grasps from above: how experts take an object and put it somewhere, and what dense rewards pay for it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.arm import Arm
+from simulators.task import Array, Fields
+
+CLEAR_M, RISE_M = 0.06, 0.10
+"""How far above an object, or above where it goes, the hand comes; how far it rises after a release."""
+STAGE_REWARD = 0.05
+PUT_STAGES = 7.0
+"""The most that `put_reward` pays in a step is this many stages."""
+
+
+class Approach(NamedTuple):
+    """[B, 3] where the end effector goes to take an object, [B] whether the fingers are around it, and hold it."""
+
+    goal: Array
+    around: NDArray[np.bool_]
+    holding: NDArray[np.bool_]
+
+
+class Grasp:
+    """Grasps of free objects that are `width` m across where the fingers take them."""
+
+    def __init__(self, arm: Arm, width: float) -> None:
+        self._arm, self._width = arm, width
+
+    def approach(self, fields: Fields, pos: Array, command: Array) -> Approach:
+        """Above the object, down around it, and wait until the closing fingers rest on it.
+
+        Args:
+            fields: B rows.
+            pos: [B, 3] the object's position, m.
+            command: [B] the gripper's command in the last step.
+        """
+        offset = pos - self._arm.ee_pos(fields)
+        aside = _length(offset[:, :2])
+        around = (aside < 0.015) & (np.abs(offset[:, 2]) < 0.012)
+        resting = np.abs(self._arm.gripper_speed(fields)) < 0.04
+        holding = around & (command < 0.0) & resting & (self._arm.gripper_width(fields) < 1.25 * self._width)
+        goal = pos.copy()
+        goal[:, 2] += np.where(aside < 0.02, 0.0, CLEAR_M)
+        return Approach(goal, around, holding)
+
+    def put(self, fields: Fields, pos: Array, place: Array, command: Array, within: float) -> tuple[Array, Array]:
+        """An expert's plan: take the object, lift it, carry it above its place, lower it, open, rise.
+
+        Args:
+            fields: B rows.
+            pos: [B, 3] the object's position, m.
+            place: [B, 3] where its centre comes to rest, m.
+            command: [B] the gripper's command in the last step.
+            within: How far beside its place it may be let go, m.
+
+        Returns:
+            [B, 3] m where the end effector goes next, and [B] the gripper's command.
+        """
+        ee = self._arm.ee_pos(fields)
+        goal, around, holding = self.approach(fields, pos, command)
+        offset = place - pos
+        aside = _length(offset[:, :2])
+        carry = ee + offset
+        carry[:, 2] += np.where(aside < within, 0.0, CLEAR_M)
+        low = (aside > 2.0 * within) & (offset[:, 2] > -0.5 * CLEAR_M)
+        carry[:, :2] = np.where(low[:, None], ee[:, :2], carry[:, :2])
+        goal = np.where(holding[:, None], carry, goal)
+        placed = self.placed(pos, place, within)
+        away = ee.copy()
+        away[:, 2] += np.where(self.open(fields), RISE_M, 0.0)
+        goal = np.where(placed[:, None], away, goal)
+        return goal, np.where(around & ~placed, -1.0, 1.0)
+
+    def placed(self, pos: Array, place: Array, within: float) -> NDArray[np.bool_]:
+        """[B] whether objects at `pos` [B, 3] are at most `within` m beside their `place` [B, 3], and not above it."""
+        offset = place - pos
+        return (_length(offset[:, :2]) < within) & (np.abs(offset[:, 2]) < 0.01)
+
+    def open(self, fields: Fields) -> NDArray[np.bool_]:
+        """[B] whether the gripper is too wide to hold the object."""
+        return self._arm.gripper_width(fields) > 1.3 * self._width
+
+    def grasped(self, fields: Fields, distance: Array, command: Array) -> NDArray[np.bool_]:
+        """[B] whether the closing gripper is as wide as an object at `distance` [B] m from the end effector."""
+        width = self._arm.gripper_width(fields)
+        return (distance < 0.03) & (command < 0.0) & (width < 1.25 * self._width) & (width > 0.75 * self._width)
+
+    def put_reward(self, fields: Fields, pos: Array, place: Array, command: Array, within: float) -> Array:
+        """[B] stages reached on the way to an object released at its place, for arguments as in `put`.
+
+        Up to 1 for the approach, 1 for the grasp, 1 for the lift, 2 for coming near the place; 6 at the place, held or
+        not, and 7 once the gripper is open.
+        """
+        distance, way = _length(pos - self._arm.ee_pos(fields)), place - pos
+        aside = _length(way[:, :2])
+        lifted = np.clip(-way[:, 2] / CLEAR_M, 0.0, 1.0)
+        carried = near(_length(way))
+        stages = near(distance) + self.grasped(fields, distance, command) * (
+            1.0 + np.where(aside < within, 1.0, lifted) + 2.0 * carried
+        )
+        placed = self.placed(pos, place, within)
+        return STAGE_REWARD * np.where(placed, PUT_STAGES - 1.0 + self.open(fields), stages)
+
+
+def near(distance: Array) -> Array:
+    """[B] from 1 at distance 0 (m) to 0 far away.
+
+    It falls on two scales: far away, where the finer one is flat, and near, where the grasp needs it.
+    """
+    return 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance)
+
+
+def _length(vectors: Array) -> Array:
+    """[B] lengths of [B, D] vectors; quicker than `np.linalg.norm` for few rows."""
+    return np.sqrt((vectors * vectors).sum(axis=1))
