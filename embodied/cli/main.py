@@ -15,6 +15,8 @@ COMMANDS = {
     "train": "train a policy: embodied train task=reach algo=ppo seed=3",
     "eval": "measure a run's policy on seeds: embodied eval run=latest episodes=200 seed=1000",
     "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc:///tmp/policy",
+    "tasks": "list robot, cameras, instruction and measured expert success of every task",
+    "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",
     "episodes": "list, show or trace stored episodes: embodied episodes ls run=latest",
     "doctor": "check this machine, and say what mends it",
 }
