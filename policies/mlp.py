@@ -1,4 +1,4 @@
-"""A Gaussian policy of two small tanh networks over all float streams."""
+"""A Gaussian policy of two small tanh networks over all one-dimensional float streams."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -20,11 +20,11 @@ ACTION_NOISE = 1  # `purpose` of the keyed noise
 
 
 class MLPPolicy:
-    """Chunks of one action from the float32 streams, concatenated in the order of `agent.observations`.
+    """Chunks of one action from the one-dimensional float32 streams, concatenated in the order of `agent.observations`.
 
     Args:
         name: Name of the policy.
-        agent: Streams offered; those that are not float32 are left out of `spec`.
+        agent: Streams offered; those that are not float32, or have more dimensions, are left out of `spec`.
         hidden: Widths of the hidden layers of actor and critic each.
         init_std: Standard deviation of raw actions to begin with; 1 is one `action_scale`.
         action_scale: Physical units of one raw unit, for all action streams or by stream name; where not given, the
@@ -45,7 +45,7 @@ class MLPPolicy:
         action_scale: float | Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        observations = tuple(stream for stream in agent.observations if stream.dtype == "float32")
+        observations = tuple(s for s in agent.observations if s.dtype == "float32" and len(s.shape) < 2)
         if not observations:
             raise SpecMismatch(f"policy {name} finds no float32 observation", "spec", "use a policy that takes images")
         for stream in agent.actions:

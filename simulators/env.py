@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mujoco
@@ -11,8 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import Observation, Outcome, RewardStatus, Rows, Starts, StepResult
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
+from embodied.spec import AgentSpec, BodySpec
+from simulators.randomise import draw
+from simulators.randomise.bodies import RandomisedBodies
+from simulators.randomise.ranges import Ranges
+from simulators.render.cameras import Cameras
+from simulators.replay import state_hash
 from simulators.starts import StartsAhead
-from simulators.task import Array, Fields, Task
+from simulators.task import Array, Fields, Start, Task
 
 MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
@@ -33,64 +40,87 @@ class BatchEnv:
         num_envs: B.
         num_threads: Physics threads; 0 for one per CPU.
         seed: Draws the episode seeds that `reset` is not given.
+        cameras: Pictures to sense besides the task's streams; closed with the environment.
+        randomise: What differs between episodes besides their starts.
 
     Attributes:
         task: As given.
         batch: The physics; its arrays are live.
         action_limit: [D], beyond which actions are clipped.
         draw_seeds: Gives the seeds [M] of the next episodes of bodies [M], in place of `seed`; None to derive them.
-        Others as in `embodied.rollout.body.Body`.
+        Others as in `embodied.rollout.body.Body`; `spec` has the streams of the cameras.
 
     Raises:
-        ConfigError: A count is out of range.
+        ConfigError: A count is out of range, or `randomise` does not fit the task's streams.
+        SpecMismatch: The task draws something under a name that randomisation has.
     """
 
-    def __init__(self, task: Task, num_envs: int, num_threads: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        num_threads: int = 0,
+        seed: int = 0,
+        cameras: Cameras | None = None,
+        randomise: Ranges | None = None,
+    ) -> None:
         if not 1 <= num_envs <= MAX_ENVS:
             raise ConfigError(f"{num_envs} environments", "num_envs", f"choose 1 to {MAX_ENVS}")
         if not 0 <= num_threads <= 1024:
             raise ConfigError(f"{num_threads} physics threads", "num_threads", "choose 0 (one per CPU) to 1024")
-        self.task, self.spec, self.num_bodies = task, task.spec, num_envs
+        self.task, self.spec, self.num_bodies = task, _with_cameras(task.spec, cameras), num_envs
         self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
         self.physics_s, self.faults = 0.0, 0
         self.batch = Batch(task.model, num_envs, num_threads, persistent=True)
         self._fields: Fields = {name: self.batch.bind(name) for name in task.fields}
+        self._cameras = cameras
+        self._seen: Fields = {name: self.batch.bind(name) for name in cameras.fields} if cameras else {}
         self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
         self._blank = self.batch.state[0].copy()
         self._memory = np.zeros((num_envs, task.memory_size))
         self._rows = Rows.of_bodies(num_envs)
         self._rows.episode -= 1
+        self._seeds = np.zeros(num_envs, np.int64)
         self._active = np.zeros(num_envs, bool)
         # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds].
         self._warning = self.batch.warning[:, :, 1]
         self._warnings = self._warning.copy()
-        self._ahead = StartsAhead(task, num_envs)
+        self._randomised: RandomisedBodies | None = None
+        if randomise is not None and randomise.any:
+            self._randomised = RandomisedBodies(randomise, self.batch, self.spec.agents["robot"], cameras is not None)
+        if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
+            raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
+        self._ahead = StartsAhead(self._draw, num_envs)
         self._last: Streams = {}
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Starts]:
-        """As `Body.reset`.
+    def reset(self, seeds: ArrayLike | None = None, states: Array | None = None) -> tuple[Observation, Starts]:
+        """As `Body.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
 
         Raises:
             ConfigError: `seeds` is not one integer per body.
+            SpecMismatch: `states` are of another task.
         """
+        if states is not None and states.shape != self.batch.state.shape:
+            what, fix = f"states of shape {states.shape}", f"give {self.batch.state.shape}"
+            raise SpecMismatch(what, f"task {self.spec.task}", fix)
         if seeds is not None:
             seeds = np.asarray(seeds)
             if seeds.shape != (self.num_bodies,) or not np.issubdtype(seeds.dtype, np.integer):
                 raise ConfigError(
                     f"seeds of shape {seeds.shape}, {seeds.dtype}", "reset", f"give {self.num_bodies} integers"
                 )
-        starts = self._start(np.arange(self.num_bodies, dtype=np.int32), seeds)
+        starts = self._start(np.arange(self.num_bodies, dtype=np.int32), seeds, states)
         return self.observe(), starts
 
     def observe(self) -> Observation:
         """What the bodies sense in the present state."""
-        streams = self.task.observe(self._fields, self._memory)
+        streams, when = self._sense(None)
         if not self._last:
             self._check(streams)
         self._last = {name: values.copy() for name, values in streams.items()}
-        return Observation(self._rows.take(slice(None)), streams, self._time.copy())
+        return Observation(self._rows.take(slice(None)), streams, when)
 
     def _check(self, streams: Streams) -> None:
         """Raise `SpecMismatch` unless a task observes what its spec says; once, for it costs a step's worth of time."""
@@ -122,12 +152,16 @@ class BatchEnv:
         faulty = np.isnan(actions).any(axis=1)
         if faulty.any():
             actions = np.where(np.isnan(actions), np.float32(0), actions)
-        self._control(np.clip(actions, -self.action_limit, self.action_limit), ids)
+        actions, arrived = np.clip(actions, -self.action_limit, self.action_limit), ids
+        if self._randomised is not None:
+            actions, arrived = self._randomised.delay(actions, self._rows.seq, ids)
+        self._control(actions, arrived)
         applied = self._ctrl.copy()
         faulty |= self._advance(ids)
         faulty &= live
         if faulty.any():
             self._blank_out(np.flatnonzero(faulty))
+        hashes = state_hash(self.batch.state)
         fields, memory = self._take(ids)
         self.task.update(fields, memory)
         if ids is not None:
@@ -151,52 +185,84 @@ class BatchEnv:
         ended = np.flatnonzero(outcomes).astype(np.int32)
         truncated = (outcomes != Outcome.RUNNING) & ~terminated
 
-        streams = self.task.observe(self._fields, self._memory)
+        streams, when = self._sense(None, ids)
         for body in np.flatnonzero(faulty):
             for name, values in streams.items():
                 values[body] = self._last[name][body]
         final = {name: values[ended] for name, values in streams.items()}
-        started = self._finish(ended, streams)
+        started = self._finish(ended, streams, when)
         self.faults += int(faulty.sum())
         self._last = {name: values.copy() for name, values in streams.items()}
-        observation = Observation(self._rows.take(slice(None)), streams, self._time.copy())
-        return StepResult(observation, rewards, status, terminated, truncated, outcomes, applied, ended, final, started)
+        observation = Observation(self._rows.take(slice(None)), streams, when)
+        return StepResult(
+            observation, rewards, status, terminated, truncated, outcomes, applied, ended, final, started, hashes
+        )
 
     def expert(self) -> NDArray[np.float32]:
         return self.task.expert(self._fields, self._memory)
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         index = self._index(ids)
-        return {
-            "state": self.batch.state[index].copy(),
-            "memory": self._memory[index].copy(),
-            "episode": self._rows.episode[index].copy(),
-            "seq": self._rows.seq[index].copy(),
-            "active": self._active[index].copy(),
-        }
+        return {name: values[index] for name, values in self._parts().items()}
 
     def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
         """As `Body.restore`; `observe` then tells what the bodies sense.
 
         Raises:
-            SpecMismatch: The snapshot has other sizes than `ids` and this task.
+            SpecMismatch: The snapshot has other sizes than `ids` and this task, or is of bodies randomised otherwise.
         """
-        index = self._index(ids)
-        wanted = {"state": (len(index), self.spec.state_size), "memory": (len(index), self.task.memory_size)}
-        for name, shape in wanted.items():
-            if name not in snapshot or snapshot[name].shape != shape:
-                raise SpecMismatch(
-                    "a snapshot of another task or count", f"snapshot {name}", f"its shape must be {shape}"
-                )
-        self.batch.state[index] = snapshot["state"]
-        self._memory[index] = snapshot["memory"]
-        self._rows.episode[index], self._rows.seq[index] = snapshot["episode"], snapshot["seq"]
-        self._active[index] = snapshot["active"]
+        index, parts = self._index(ids), self._parts()
+        for name in sorted(parts.keys() | snapshot.keys()):
+            wanted = (len(index), *parts[name].shape[1:]) if name in parts else None
+            if name not in snapshot or np.shape(snapshot[name]) != wanted:
+                fix = f"its shape must be {wanted}" if wanted else "use bodies with the same randomisation"
+                raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
+        for name, values in parts.items():
+            values[index] = snapshot[name]
+        if self._randomised is not None:
+            self._randomised.renew(index)
         self._forward(index)
         self.observe()
 
     def close(self) -> None:
-        """Nothing to release: the batch ends with the object."""
+        """Release the cameras; the batch ends with the object."""
+        if self._cameras is not None:
+            self._cameras.close()
+
+    def _parts(self) -> Streams:
+        """Live arrays [B, ...] of everything from which bodies continue."""
+        parts = {
+            "state": self.batch.state,
+            "memory": self._memory,
+            "episode": self._rows.episode,
+            "seq": self._rows.seq,
+            "seed": self._seeds,
+            "active": self._active,
+        }
+        return parts | (self._randomised.parts() if self._randomised is not None else {})
+
+    def _sense(
+        self, ids: NDArray[np.int32] | None, drawn: NDArray[np.int32] | None = None
+    ) -> tuple[Streams, NDArray[np.float64]]:
+        """Owned streams of `ids`, or of all bodies, as they are given them, and when they were captured.
+
+        Args:
+            drawn: Which of all bodies have new pictures; the others keep theirs. None for all.
+        """
+        streams = self.task.observe(*self._take(ids))
+        rows = slice(None) if ids is None else ids
+        if self._cameras is not None:
+            looks = self._randomised.looks if self._randomised is not None else None
+            pictures = self._cameras.render(self._seen, ids if drawn is None else drawn, looks)
+            for name, values in pictures.items():
+                streams[name] = values if drawn is None else self._last[name].copy()
+                if drawn is not None:
+                    streams[name][drawn] = values
+        when = self._time[rows].copy()
+        if self._randomised is None:
+            return streams, when
+        every = np.arange(self.num_bodies, dtype=np.int32)[rows]
+        return self._randomised.sense(streams, when, every, self._rows.seq[rows], self._seeds[rows])
 
     def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
         """`ids` ascending and checked, or all."""
@@ -250,7 +316,7 @@ class BatchEnv:
                 f"MuJoCo cannot start: {error}", f"task {self.spec.task}", "check its start"
             ) from None
 
-    def _finish(self, ended: NDArray[np.int32], streams: Streams) -> Starts | None:
+    def _finish(self, ended: NDArray[np.int32], streams: Streams, when: NDArray[np.float64]) -> Starts | None:
         """Park or restart the bodies whose episode ended, and write their first observations into `streams`."""
         if not len(ended):
             return None
@@ -258,11 +324,17 @@ class BatchEnv:
             self._active[ended] = False
             return None
         starts = self._start(ended, None)
-        for name, values in self.task.observe(*self._take(ended)).items():
+        first, when[ended] = self._sense(ended)
+        for name, values in first.items():
             streams[name][ended] = values
         return starts
 
-    def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None) -> Starts:
+    def _draw(self, seeds: NDArray[np.int64]) -> Start:
+        """The starts of episodes, and what is randomised in them."""
+        start = self.task.start(seeds)
+        return start if self._randomised is None else replace(start, drawn=start.drawn | self._randomised.draw(seeds))
+
+    def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None, states: Array | None = None) -> Starts:
         """Begin the next episode of `ids`."""
         self._rows.episode[ids] += 1
         self._rows.seq[ids] = 0
@@ -272,13 +344,27 @@ class BatchEnv:
             seeds, start = self._ahead.take(self.seed, ids, self._rows.episode)
         else:
             seeds = seeds.astype(np.int64)
-            start = self.task.start(seeds)
+            start = self._draw(seeds)
+        self._seeds[ids] = seeds
         self.batch.state[ids] = self._blank
         for name, values in start.state.items():
             self.batch.bind(name)[ids] = values
+        if states is not None:
+            self.batch.state[ids] = states
+        if self._randomised is not None:
+            self._randomised.put(ids, start.drawn)
         self._forward(ids)
         self._active[ids] = True
         fields, memory = self._take(ids)
         self.task.begin(fields, memory)
         self._memory[ids] = memory
         return Starts(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)
+
+
+def _with_cameras(spec: BodySpec, cameras: Cameras | None) -> BodySpec:
+    """The spec of a task whose robot has cameras too."""
+    if cameras is None:
+        return spec
+    robot = spec.agents["robot"]
+    robot = AgentSpec((*robot.observations, *cameras.streams), robot.actions)
+    return replace(spec, agents={**spec.agents, "robot": robot})

@@ -3,11 +3,14 @@
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from embodied.errors import ConfigError, nearest
 from simulators import tasks
 from simulators.env import BatchEnv
+from simulators.randomise.ranges import Ranges
+from simulators.render.cameras import Cameras, View
 from simulators.task import Task
 
 
@@ -16,8 +19,13 @@ def task_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(tasks.__path__))
 
 
-def make_task(name: str, **options: Any) -> Task:
+def make_task(name: str, also: Iterable[str] = (), **options: Any) -> Task:
     """Build a task.
+
+    Args:
+        name: Of the task.
+        also: Other names that a user may have meant by an unknown option.
+        options: Of the task.
 
     Raises:
         ConfigError: No task has this name, or it does not take one of the options.
@@ -28,14 +36,42 @@ def make_task(name: str, **options: Any) -> Task:
     known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
-            raise ConfigError(f"task {name} has no option {option!r}", f"task.{option}", nearest(option, known))
+            fix = nearest(option, [*known, *also])
+            raise ConfigError(f"task {name} has no option {option!r}", f"task.{option}", fix)
     return make(**options)
 
 
-def make_env(task: str, num_envs: int, num_threads: int = 0, seed: int = 0, **options: Any) -> BatchEnv:
-    """Build `num_envs` bodies of a task; `options` go to `make_task`.
+def make_env(
+    task: str,
+    num_envs: int,
+    num_threads: int = 0,
+    seed: int = 0,
+    cameras: Sequence[str] = (),
+    pixels: int = 84,
+    images: Sequence[str] = ("rgb",),
+    renderer: str = "auto",
+    randomise: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> BatchEnv:
+    """Build `num_envs` bodies of a task.
+
+    Args:
+        task: Its name.
+        num_envs, num_threads, seed: As in `BatchEnv`.
+        cameras: Names of cameras of the task's model whose pictures are sensed.
+        pixels: Width and height of the pictures.
+        images: Of `rgb`, `depth` and `segmentation`, for every camera.
+        renderer: As in `Cameras`.
+        randomise: As in `Ranges`.
+        options: As in `make_task`.
 
     Raises:
-        ConfigError: As `make_task` and `BatchEnv`.
+        ConfigError: As `make_task`, `Cameras`, `Ranges.read` and `BatchEnv`.
+        InfrastructureError: As `Cameras`.
     """
-    return BatchEnv(make_task(task, **options), num_envs, num_threads, seed)
+    made = make_task(task, also=inspect.signature(make_env).parameters, **options)
+    ranges = Ranges.read(randomise)
+    names, kinds = ([value] if isinstance(value, str) else list(value) for value in (cameras, images))
+    views = [View(name, pixels, pixels, tuple(kinds)) for name in names]
+    seen = Cameras(made.model, views, renderer, num_threads) if views else None
+    return BatchEnv(made, num_envs, num_threads, seed, seen, ranges)

@@ -1,14 +1,23 @@
 """Replay of an episode from its initial state and applied controls, bit for bit."""
 
+import functools
+from collections.abc import Mapping
+from typing import Any
+
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import DataError
+from simulators.randomise.apply import randomised_model
 
 
 def replay(
-    model: mujoco.MjModel, initial_state: NDArray[np.float64], applied: NDArray[np.float64], substeps: int
+    model: mujoco.MjModel,
+    initial_state: NDArray[np.float64],
+    applied: NDArray[np.float64],
+    substeps: int,
+    drawn: Mapping[str, NDArray[Any]] | None = None,
 ) -> NDArray[np.float64]:
     """Run an episode again.
 
@@ -17,6 +26,7 @@ def replay(
         initial_state: [S] full simulator state at the start, `Starts.state`.
         applied: [L, U] controls of each control step, `StepResult.applied`.
         substeps: Physics steps per control step.
+        drawn: What was randomised, `Episode.drawn`; its physics is applied to a copy of the model.
 
     Returns:
         [L + 1, S] states, the initial one first; equal to the original ones on the same build of MuJoCo and processor.
@@ -32,6 +42,7 @@ def replay(
             "replay",
             f"it has {size} state numbers and {model.nu} controls: use the task that was recorded",
         )
+    model = randomised_model(model, drawn or {})
     data = mujoco.MjData(model)
     states = np.empty((len(applied) + 1, size))
     states[0] = initial_state
@@ -41,3 +52,24 @@ def replay(
         mujoco.mj_step(model, data, nstep=substeps)
         mujoco.mj_getState(model, data, states[step + 1], spec)
     return states
+
+
+def state_hash(states: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """[B] checksums of states [B, S], C-contiguous; docs/episode-format.md has the formula.
+
+    A change of one number always shows, others go unseen once in 2^64.
+    """
+    bits = states.view(np.uint64)
+    mixed = bits >> np.uint64(32)
+    mixed ^= bits
+    mixed *= _factors(states.shape[1])
+    return mixed.sum(axis=1, dtype=np.uint64)
+
+
+@functools.cache
+def _factors(count: int) -> NDArray[np.uint64]:
+    """Odd numbers of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014)."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) | np.uint64(1)

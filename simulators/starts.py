@@ -1,10 +1,12 @@
 """Starts of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied import noise
-from simulators.task import Start, Task
+from simulators.task import Start
 
 BLOCK_ROWS = 2048
 
@@ -13,12 +15,12 @@ class StartsAhead:
     """The starts of each body's next few episodes, whose seeds follow from (seed, body, episode).
 
     Args:
-        task: Draws the starts.
+        draw: Starts of the episodes of given seeds, such as `Task.start`.
         count: B.
     """
 
-    def __init__(self, task: Task, count: int) -> None:
-        self._task, self._count = task, count
+    def __init__(self, draw: Callable[[NDArray[np.int64]], Start], count: int) -> None:
+        self._draw_starts, self._count = draw, count
         self._depth = min(max(BLOCK_ROWS // count, 1), 32)
         self._seed: int | None = None
         self._first = np.zeros(count, np.int64)
@@ -52,4 +54,4 @@ class StartsAhead:
         keys[:, 2] = (episode[:, None] + np.arange(self._depth)).ravel()
         self._seed, self._first = seed, episode.copy()
         self._seeds = noise.integers(keys)
-        self._start = self._task.start(self._seeds)
+        self._start = self._draw_starts(self._seeds)

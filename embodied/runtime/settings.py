@@ -137,13 +137,14 @@ class Serve:
 
 @dataclass
 class Video:
-    """episodes: how many evaluation episodes the video shows; 0 for none. renderer: `auto`, `ray` or `gl`."""
+    """episodes: how many evaluation episodes the video shows; 0 for none. renderer: of the video, and of the bodies'
+    cameras unless `body.renderer` is given: `auto`, `ray`, `gl` or `quality`, which is `gl` in a video."""
 
     episodes: int = 6
     renderer: str = "auto"
 
     def __post_init__(self) -> None:
-        known = ("auto", "ray", "gl")
+        known = ("auto", "ray", "gl", "quality")
         require(self.renderer in known, "render.renderer", self.renderer, f"choose one of {', '.join(known)}")
         require(self.episodes >= 0, "render.episodes", self.episodes, "choose 0 or more")
 

@@ -13,14 +13,14 @@ AGENT = "robot"
 
 
 def record_video(path: Path, task: dict[str, Any], episodes: Sequence[Episode], renderer: str) -> Video:
-    """Draw episodes of a simulated task; `task` holds its `name` and options, `renderer` is `auto`, `gl` or `ray`."""
+    """Draw episodes of a simulated task; `task` holds its `name` and options, `renderer` is as in `settings.Video`."""
     made = make_task(task["name"], **{key: value for key, value in task.items() if key != "name"})
     clips = [
         Clip(
-            replay(made.model, episode.initial_state, episode.agents[AGENT].applied, made.substeps),
+            replay(made.model, episode.initial_state, episode.agents[AGENT].applied, made.substeps, episode.drawn),
             f"{episode.task} seed {episode.seed}",
             episode.outcome,
         )
         for episode in episodes
     ]
-    return write_video(path, made.model, clips, renderer=renderer)
+    return write_video(path, made.model, clips, renderer="gl" if renderer == "quality" else renderer)

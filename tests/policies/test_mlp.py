@@ -11,7 +11,12 @@ from embodied.spec import AgentSpec, Stream
 from policies.mlp import MLPPolicy, build
 
 AGENT = AgentSpec(
-    observations=(Stream("joint_pos", (7,)), Stream("image", (8, 8, 3), "uint8"), Stream("pose", (2, 3))),
+    observations=(
+        Stream("joint_pos", (7,)),
+        Stream("image", (8, 8, 3), "uint8"),
+        Stream("depth", (8, 8)),
+        Stream("pose", (6,)),
+    ),
     actions=(Stream("delta", (3,), unit="m"), Stream("gripper", (1,))),
 )
 
@@ -29,7 +34,7 @@ def observe(count: int) -> Observation:
     rng = np.random.default_rng(0)
     streams = {
         "joint_pos": rng.normal(size=(count, 7)).astype(np.float32),
-        "pose": rng.normal(size=(count, 2, 3)).astype(np.float32),
+        "pose": rng.normal(size=(count, 6)).astype(np.float32),
     }
     return Observation(Rows.of_bodies(count), streams, np.zeros(count))
 

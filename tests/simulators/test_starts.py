@@ -8,7 +8,7 @@ from simulators.starts import StartsAhead
 def test_starts_drawn_ahead_are_those_of_their_keys():
     task = make_task("reach")
     for count in (1, 3, 700):
-        ahead, episode = StartsAhead(task, count), np.zeros(count, np.int64)
+        ahead, episode = StartsAhead(task.start, count), np.zeros(count, np.int64)
         rng = np.random.default_rng(0)
         for _ in range(40):
             ids = np.flatnonzero(rng.random(count) < 0.5).astype(np.int32)

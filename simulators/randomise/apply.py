@@ -1,0 +1,113 @@
+"""Where drawn values act: on the physics of a batch or a model, and on what cameras see."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import DataError
+from simulators.randomise.draw import PHYSICS, Drawn
+from simulators.render.looks import Looks
+from simulators.task import Array
+
+_UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)
+
+
+def physics_fields(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
+    """MjModel field to [M, ...], of M rows of what `draw` gave."""
+    fields: dict[str, Array] = {}
+    if "friction" in drawn:
+        fields["geom_friction"] = model.geom_friction * drawn["friction"][:, None, None]
+    if "mass" in drawn:
+        fields["body_mass"] = model.body_mass * drawn["mass"]
+        fields["body_inertia"] = model.body_inertia * drawn["mass"][:, :, None]
+    if "gains" in drawn:
+        stiffness, damping = np.moveaxis(drawn["gains"], 2, 0)
+        gain = np.tile(model.actuator_gainprm, (len(stiffness), 1, 1))
+        bias = np.tile(model.actuator_biasprm, (len(stiffness), 1, 1))
+        gain[:, :, 0] *= stiffness
+        bias[:, :, 1] *= stiffness
+        bias[:, :, 2] *= damping
+        fields["actuator_gainprm"], fields["actuator_biasprm"] = gain, bias
+    return fields
+
+
+def randomised_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujoco.MjModel:
+    """The model as one episode had it; `model` itself where its physics was not randomised.
+
+    Args:
+        model: The task's.
+        drawn: `Episode.drawn`; what is no physics is not read.
+
+    Raises:
+        DataError: The values are not of this model.
+    """
+    rows = {name: np.asarray(drawn[name])[None] for name in PHYSICS if name in drawn}
+    if not rows:
+        return model
+    made = copy.copy(model)
+    try:
+        for name, values in physics_fields(model, rows).items():
+            getattr(made, name)[:] = values[0]
+    except (ValueError, IndexError, np.exceptions.AxisError):
+        fix = "use the task that was recorded"
+        raise DataError("drawn values are not of this model", ", ".join(rows), fix) from None
+    if "mass" in rows:
+        mujoco.mj_setConst(made, mujoco.MjData(made))
+    return made
+
+
+class Appearance:
+    """The looks of B bodies.
+
+    Args:
+        model: What the bodies are of.
+        count: B.
+
+    Attributes:
+        looks: For `Cameras.render`.
+    """
+
+    def __init__(self, model: mujoco.MjModel, count: int) -> None:
+        self._rgba, self._diffuse, self._dir = _colours(model), model.light_diffuse.copy(), model.light_dir.copy()
+        self._count = count
+        self.looks = Looks()
+
+    def put(self, ids: NDArray[Any], drawn: Drawn) -> None:
+        """Give bodies `ids` [M] the looks of `drawn` [M, ...]."""
+        if "colour" in drawn:
+            rgba = np.tile(self._rgba, (len(ids), 1, 1))
+            rgba[:, :, :3] = np.clip(rgba[:, :, :3] + drawn["colour"], 0.0, 1.0)
+            self._set("geom_rgba", ids, rgba)
+        if "light" in drawn:
+            self._set("light_diffuse", ids, np.clip(self._diffuse * drawn["light"][:, :, None], 0.0, 1.0))
+        if "light_dir" in drawn:
+            self._set("light_dir", ids, rotate(np.asarray(drawn["light_dir"]), self._dir))
+        if "camera_pos" in drawn:
+            self._set("cam_pos", ids, drawn["camera_pos"])
+        if "camera_rot" in drawn:
+            self._set("cam_rot", ids, drawn["camera_rot"])
+
+    def _set(self, name: str, ids: NDArray[Any], values: NDArray[Any]) -> None:
+        if getattr(self.looks, name) is None:
+            setattr(self.looks, name, np.zeros((self._count, *values.shape[1:])))
+        getattr(self.looks, name)[ids] = values
+
+
+def rotate(turn: Array, vector: Array) -> Array:
+    """Vectors [..., 3] turned by rotation vectors [..., 3], by Rodrigues' formula."""
+    angle = np.linalg.norm(turn, axis=-1, keepdims=True)
+    axis = turn / np.maximum(angle, 1e-12)
+    along = (axis * vector).sum(axis=-1, keepdims=True)
+    return vector * np.cos(angle) + np.cross(axis, vector) * np.sin(angle) + axis * along * (1.0 - np.cos(angle))
+
+
+def _colours(model: mujoco.MjModel) -> NDArray[np.float32]:
+    """[G, 4] a geom's own colour where it is set, else its material's."""
+    rgba = np.array(model.geom_rgba)
+    unset = (model.geom_matid >= 0) & (rgba == np.array(_UNSET_RGBA, np.float32)).all(axis=1)
+    rgba[unset] = model.mat_rgba[model.geom_matid[unset]]
+    return rgba

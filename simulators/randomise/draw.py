@@ -1,0 +1,89 @@
+"""What is drawn for an episode, from its seed alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied import noise
+from simulators.randomise.ranges import Ranges
+from simulators.task import Array, between
+
+Drawn = dict[str, NDArray[Any]]
+
+# A purpose of the keyed noise for each, so that randomising one thing more changes no other.
+PHYSICS = {"friction": 16, "mass": 17, "gains": 18}
+APPEARANCE = {"colour": 19, "light": 20, "light_dir": 21, "camera_pos": 22, "camera_rot": 23}
+TIMING = {"action_latency": 24, "observation_latency": 25}
+SENSORS = 26
+NAMES = (*PHYSICS, *APPEARANCE, *TIMING)
+
+
+def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images: bool) -> Drawn:
+    """What is randomised in M episodes.
+
+    Args:
+        ranges: How far.
+        model: What is randomised.
+        seeds: [M] of the episodes; each decides its own row.
+        images: Whether appearance matters.
+
+    Returns:
+        Name to [M, ...]; what is not randomised is left out. G geoms, N bodies, U actuators, L lights, C cameras:
+        `friction` [M], `mass` [M, N], `gains` [M, U, 2] of stiffness and damping, `light` [M, L] are factors;
+        `colour` [M, G, 3] is added; `light_dir` [M, L, 3] and `camera_rot` [M, C, 3] are rotation vectors in rad,
+        `camera_pos` [M, C, 3] offsets in m; `action_latency` and `observation_latency` [M] int32 control steps.
+    """
+    shapes: dict[str, tuple[int, ...]] = {
+        "friction": (),
+        "mass": (model.nbody,),
+        "gains": (model.nu, 2),
+        "colour": (model.ngeom, 3),
+        "light": (model.nlight,),
+        "light_dir": (model.nlight, 3),
+        "camera_pos": (model.ncam, 3),
+        "camera_rot": (model.ncam, 3),
+    }
+    uniform = _uniforms(seeds)
+    drawn: Drawn = {}
+    for name, purpose in {**PHYSICS, **(APPEARANCE if images else {})}.items():
+        extent = getattr(ranges, name)
+        if extent:
+            low, high = extent if isinstance(extent, tuple) else (-extent, extent)
+            drawn[name] = between(uniform(shapes[name], purpose), low, high)
+    if "gains" in drawn:
+        drawn["gains"][:, :, 1] = np.minimum(drawn["gains"][:, :, 1], damping_room(model))
+    for name, purpose in TIMING.items():
+        fewest, most = getattr(ranges, name)
+        if most:
+            steps = fewest + np.floor(uniform((), purpose) * (most - fewest + 1))
+            drawn[name] = np.minimum(steps, most).astype(np.int32)
+    return drawn
+
+
+def damping_room(model: mujoco.MjModel) -> Array:
+    """[U] the largest factor of each actuator's damping, at least 1.
+
+    A joint at its force limit, where MuJoCo cannot integrate the damping of its actuator implicitly, overshoots in
+    every step unless its armature exceeds that damping times the timestep.
+    """
+    room = np.full(model.nu, np.inf)
+    for u in range(model.nu):
+        damping = -model.actuator_biasprm[u, 2]
+        joint = int(model.actuator_trnid[u, 0])
+        if damping > 0 and int(model.actuator_trntype[u]) == int(mujoco.mjtTrn.mjTRN_JOINT):
+            armature = model.dof_armature[model.jnt_dofadr[joint]]
+            room[u] = max(1.0, armature / (damping * model.opt.timestep))
+    return room
+
+
+def _uniforms(seeds: NDArray[np.int64]) -> Callable[[tuple[int, ...], int], Array]:
+    keys = np.zeros((len(seeds), 4), np.int64)
+    keys[:, 0] = seeds
+
+    def uniform(shape: tuple[int, ...], purpose: int) -> Array:
+        return noise.uniform(keys, int(np.prod(shape)), purpose).reshape(len(seeds), *shape)
+
+    return uniform
