@@ -18,6 +18,7 @@ COMMANDS = {
     "tasks": "list robot, cameras, instruction and measured expert success of every task",
     "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",
     "episodes": "list, show or trace stored episodes: embodied episodes ls run=latest",
+    "sim-worker": "another project's environments: embodied sim-worker --env gymnasium:FetchPush-v4 --connect ADDRESS",
     "doctor": "check this machine, and say what mends it",
 }
 
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     if not rest or rest[0].startswith("-"):
         parser.parse_args(rest or ["--help"])
         return 0
-    command: Callable[[Sequence[str]], int] = importlib.import_module(f"embodied.cli.{rest[0]}").main
+    command: Callable[[Sequence[str]], int] = importlib.import_module(f"embodied.cli.{rest[0].replace('-', '_')}").main
     return command(rest[1:])
 
 

@@ -245,6 +245,8 @@ class InlineRun:
         """Play the present version on seeds, each exactly once, and store the episodes."""
         body = self._test_body
         if body is None or body.num_bodies != len(seeds):
+            if body is not None:
+                body.close()
             body = make_body(self.settings.task, self.settings.body, len(seeds), self.settings.seed, autoreset=False)
             self._test_body = body
         played = play(

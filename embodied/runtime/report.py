@@ -48,6 +48,8 @@ def report(run: InlineRun) -> str:
     shown = episodes[: run.settings.render.episodes]
     if not shown:
         return line
+    if not all(len(episode.initial_state) for episode in shown):
+        return f"{line}, no video: these bodies tell no states that it could be drawn from"
     path = run.folder / "evaluation.mp4"
     try:
         video = record_video(path, run.settings.task, shown, run.settings.render.renderer)

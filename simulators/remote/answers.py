@@ -1,0 +1,74 @@
+"""Answers of workers, checked on arrival."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import Outcome
+from embodied.errors import EmbodiedError, MessageError
+from embodied.spec import BodySpec
+from embodied.spec import Streams as Specs
+from embodied.wire.codecs import take_array
+from embodied.wire.message import Message
+
+Streams = dict[str, NDArray[Any]]
+
+_TEXT = 500
+_FAULTS = 8
+_KNOWN = (Outcome.RUNNING, Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIME_LIMIT, Outcome.INFRASTRUCTURE_FAULT)
+
+
+@dataclass
+class StepAnswer:
+    """A step of M rows: as `simulators.worker.rows.Stepped`, and the seconds it took there."""
+
+    streams: Streams
+    rewards: NDArray[np.float32]
+    outcomes: NDArray[np.uint8]
+    ended: NDArray[np.int32]
+    final: Streams
+    faults: list[str]
+    physics_s: float
+
+
+def streams_of(answer: Message | EmbodiedError, prefix: str, specs: Specs, count: int) -> Streams:
+    """Stream name to [count, *shape] of an answer.
+
+    Raises:
+        MessageError: A stream is missing, or of another dtype or shape.
+        EmbodiedError: What came instead of an answer.
+    """
+    if isinstance(answer, EmbodiedError):
+        raise answer
+    return {s.name: take_array(answer.arrays, f"{prefix}/{s.name}", s.dtype, (count, *s.shape)) for s in specs}
+
+
+def take_step(answer: Message | EmbodiedError, spec: BodySpec, seq: NDArray[np.int32]) -> StepAnswer:
+    """The answer to a step of rows that have taken `seq` [M] steps with it.
+
+    Raises:
+        MessageError: Something is missing, of another type or shape, or not finite where it must be.
+        EmbodiedError: What came instead of an answer.
+    """
+    if isinstance(answer, EmbodiedError):
+        raise answer
+    specs, count = spec.agents["robot"].observations, len(seq)
+    outcomes = take_array(answer.arrays, "outcomes", "uint8", (count,))
+    ended = take_array(answer.arrays, "ended", "int32", (None,))
+    on_time = outcomes[seq >= spec.episode_steps].all()
+    if not np.isin(outcomes, _KNOWN).all() or not np.array_equal(ended, np.flatnonzero(outcomes)) or not on_time:
+        raise MessageError("outcomes that do not fit what ended", "step", "run the same version on both sides")
+    faults, physics_s = answer.body.get("faults"), answer.body.get("physics_s")
+    if type(faults) is not list or type(physics_s) is not float or not 0 <= physics_s < 1e9:
+        raise MessageError("a step without faults or physics_s", "step", "run the same version on both sides")
+    return StepAnswer(
+        streams_of(answer, "stream", specs, count),
+        take_array(answer.arrays, "rewards", "float32", (count,)),
+        outcomes,
+        ended,
+        streams_of(answer, "final", specs, len(ended)),
+        [str(fault)[:_TEXT] for fault in faults[:_FAULTS]],
+        physics_s,
+    )

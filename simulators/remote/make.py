@@ -1,0 +1,129 @@
+"""Bodies in workers, made from a configuration. Bodies of one process at one address share its workers."""
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied.errors import ConfigError
+from simulators.remote.body import RemoteBody
+from simulators.remote.hub import Hub, Wanted
+from simulators.remote.spawn import Spawner
+from simulators.worker.station import MAX_ENVS
+
+ADDRESS = "ipc:///tmp/embodied-worker"
+
+
+@dataclass
+class _Shared:
+    hub: Hub
+    bodies: int = 0
+    folder: Path | None = None  # of a private socket
+
+
+_hubs: dict[str, _Shared] = {}
+
+
+def make_env(
+    task: str,
+    num_envs: int,
+    seed: int = 0,
+    env: str = "",
+    address: str | None = None,
+    spawn: str | None = None,
+    num_workers: int = 1,
+    timeout_s: float = 60.0,
+    keys: str | None = None,
+    options: dict[str, Any] | None = None,
+    pixels: int = 0,
+    success_ends: bool = False,
+    instruction: str = "",
+    reward: str = "",
+) -> RemoteBody:
+    """`num_envs` bodies whose environments run in workers.
+
+    Args:
+        task: What the run calls the task.
+        num_envs: B.
+        seed: Draws the episode seeds that are not given.
+        env: What the workers run, such as `gymnasium:FetchPush-v4`.
+        address: Where they call; None for `ipc:///tmp/embodied-worker`, or a socket of its own where they are spawned.
+        spawn: A Python interpreter to start them with; None where others start them.
+        num_workers: How many share the bodies.
+        timeout_s: How long to wait for an answer, and for workers to come.
+        keys: Folder of CURVE keys, needed beyond this machine.
+        options: Of the environment.
+        pixels: Edge of a square `rgb` stream; 0 for none.
+        success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
+        instruction: The task in words.
+        reward: What the environment's own reward is called in episodes; nothing else depends on it.
+
+    Raises:
+        ConfigError: A value is out of range, the interpreter is missing, or a worker ended with a user's mistake.
+        UserError: The address is malformed, in use, or open to others without keys.
+        SpecMismatch: A worker runs something else.
+        InfrastructureError: Too few workers came.
+    """
+    if not env:
+        raise ConfigError("a body in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
+    most = MAX_ENVS * num_workers
+    for name, value, low, high in (("num_envs", num_envs, 1, most), ("num_workers", num_workers, 1, 1024)):
+        if not low <= value <= high:
+            raise ConfigError(f"{name} cannot be {value}", f"body.{name}", f"choose {low} to {high}")
+    if not 0 < timeout_s <= 86400:
+        raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "body.timeout_s", "choose seconds, at most a day")
+    folder = Path(keys) if keys else None
+    key = json.dumps([address, spawn]) if address is None else address
+    wanted = Wanted(env, dict(options or {}), pixels)
+    shared = _hubs.get(key)
+    if shared is None:
+        spawner = Spawner(spawn, num_workers, env, wanted.options, pixels, folder) if spawn else None
+        shared = _hubs[key] = _opened(address, wanted, folder, spawner)
+    if shared.hub.wanted != wanted:
+        what = f"the workers at {shared.hub.address} run {shared.hub.wanted.env} for another body of this process"
+        raise ConfigError(what, "body.address", "give the same task and options, or another address")
+    shared.bodies += 1
+
+    def release() -> None:
+        shared.bodies -= 1
+        if not shared.bodies:
+            _close(key)
+
+    try:
+        return RemoteBody(shared.hub, num_envs, num_workers, timeout_s, success_ends, seed, task, instruction, release)
+    except BaseException:
+        release()
+        raise
+
+
+def _opened(address: str | None, wanted: Wanted, keys: Path | None, spawner: Spawner | None) -> _Shared:
+    private = Path(tempfile.mkdtemp(prefix="embodied-")) if address is None and spawner else None
+    try:
+        hub = Hub(f"ipc://{private}/worker" if private else address or ADDRESS, wanted, keys, spawner)
+    except BaseException:
+        if private:
+            shutil.rmtree(private)
+        raise
+    if spawner is not None:
+        spawner.start(hub.address)
+    return _Shared(hub, folder=private)
+
+
+def _close(key: str) -> None:
+    shared = _hubs.pop(key)
+    shared.hub.close()
+    if shared.folder:
+        shutil.rmtree(shared.folder, ignore_errors=True)
+
+
+def _close_all(owner: int = os.getpid()) -> None:
+    """At exit, for bodies that nobody closed; a fork leaves its parent's alone."""
+    for key in list(_hubs) if os.getpid() == owner else ():
+        _close(key)
+
+
+atexit.register(_close_all)

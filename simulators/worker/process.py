@@ -1,0 +1,81 @@
+"""A worker process: a socket around a `WorkerStation`. It calls, so that only the body's side needs an open address."""
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import zmq
+
+from embodied.errors import ConfigError
+from embodied.wire import addresses
+from embodied.wire.message import LIMITS
+from simulators.worker.station import WorkerStation
+from simulators.worker.suite import load_suite
+
+_LOOK_S = 0.1  # how often a request to stop, or a lost connection, is looked for
+_QUEUE = 1000
+# The sockets themselves find out that a machine is gone; a process that hangs is found out by its deadline.
+ALIVE_MS, DEAD_MS = 5000, 60000
+
+
+def run_worker(
+    env: str,
+    address: str,
+    options: dict[str, Any],
+    pixels: int = 0,
+    keys: Path | None = None,
+    idle_s: float = 600.0,
+    announce: Callable[[str], object] = print,
+) -> None:
+    """Run environments for whoever listens at `address`, one after the other, until SIGINT, SIGTERM, or nobody has been
+    there for `idle_s`.
+
+    Raises:
+        ConfigError: As `load_suite`, or `idle_s` is not positive.
+        UserError: The address is malformed, or leaves this machine without keys.
+    """
+    if not 0 < idle_s <= 7 * 86400:
+        raise ConfigError(f"--idle {idle_s:g}", "embodied sim-worker", "choose seconds, at most a week")
+    addresses.check(address)
+    station = WorkerStation(load_suite(env, options, pixels), env, options, pixels)
+    stop = threading.Event()
+
+    def caught(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, caught)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        sock = context.socket(zmq.DEALER)
+        sock.routing_id = uuid.uuid4().hex.encode()
+        sock.sndhwm = sock.rcvhwm = _QUEUE
+        sock.maxmsgsize = max(LIMITS.frame_bytes, LIMITS.header_bytes)
+        sock.immediate = True  # so that being able to send means that somebody is there
+        sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
+        sock.heartbeat_ivl, sock.heartbeat_timeout = ALIVE_MS, DEAD_MS
+        addresses.connect(sock, address, keys)
+        announce(f"{env} waits for a body at {address}")
+        _serve(sock, station, stop, idle_s)
+        if sock.poll(0, zmq.POLLOUT):
+            sock.send_multipart(station.farewell(), zmq.NOBLOCK)
+    finally:
+        station.drop_all()
+        context.destroy()
+
+
+def _serve(sock: "zmq.Socket[bytes]", station: WorkerStation, stop: threading.Event, idle_s: float) -> None:
+    while not stop.is_set() and station.alone_s < idle_s:
+        if sock.poll(int(_LOOK_S * 1000), zmq.POLLIN):
+            station.handle([frame.buffer for frame in sock.recv_multipart(zmq.NOBLOCK, copy=False)])
+        connected = bool(sock.poll(0, zmq.POLLOUT))
+        limit = time.monotonic() + _LOOK_S
+        for frames in station.tick(connected):
+            # A hub that has just gone takes nothing; what it was sent would be of no use to its successor.
+            if sock.poll(max(int((limit - time.monotonic()) * 1000), 0), zmq.POLLOUT):
+                sock.send_multipart(frames, zmq.NOBLOCK, copy=False)

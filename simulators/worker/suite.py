@@ -1,0 +1,104 @@
+"""The contract of a suite of environments, and how one is found by name. A new suite is one new file.
+
+`<suite>:<id>` names an environment. A suite without a dot is the file `<suite>_envs.py` in this folder, one with a dot
+any importable module; either has a function `load(id, options, pixels) -> Suite`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError, nearest
+from embodied.spec import BodySpec
+
+Streams = dict[str, NDArray[Any]]
+SUFFIX = "_envs"
+
+
+@dataclass
+class Moment:
+    """What one step of one environment gave.
+
+    Attributes:
+        streams: Stream name to array, as the suite's spec says.
+        reward: As the environment gives it.
+        success: Whether the task is done now; False where the environment does not say.
+        terminated, truncated: As in Gymnasium.
+    """
+
+    streams: Streams
+    reward: float
+    success: bool
+    terminated: bool
+    truncated: bool
+
+
+class Env(Protocol):
+    """One environment. Whatever it raises ends its episode as an infrastructure fault."""
+
+    def reset(self, seed: int) -> Streams:
+        """Start the episode that `seed`, 0 to 2^63 - 1, alone decides."""
+        ...
+
+    def step(self, action: NDArray[np.float32]) -> Moment:
+        """One control step; `action` [D] is finite and within the spec's limit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Suite(Protocol):
+    """Makes environments of one task.
+
+    Attributes:
+        spec: One agent `robot`; `task` names the environment, `episode_steps` is its time limit, `state_size` is 0 and
+            `control_size` the number of actions.
+    """
+
+    spec: BodySpec
+
+    def make(self) -> Env: ...
+
+
+def suite_names() -> list[str]:
+    """The suites that have a file here."""
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+
+
+def load_suite(env: str, options: Mapping[str, Any], pixels: int = 0) -> Suite:
+    """The suite that makes `env`, `<suite>:<id>`.
+
+    Args:
+        env: Such as `gymnasium:FetchPush-v4`.
+        options: For the environment.
+        pixels: Edge of a square `rgb` stream that is rendered at every step; 0 for none.
+
+    Raises:
+        ConfigError: There is no such suite or environment, it does not take an option, or it fits no `BodySpec`.
+        ModuleNotFoundError: A package that it needs is not installed.
+    """
+    suite, colon, id = env.partition(":")
+    if not (suite and colon and id):
+        raise ConfigError(f"{env!r} names no environment", "env", "write <suite>:<id>, such as gymnasium:FetchPush-v4")
+    if not 0 <= pixels <= 4096:
+        raise ConfigError(f"{pixels} pixels", "pixels", "choose 0 (no images) to 4096")
+    if "." not in suite and suite not in suite_names():
+        raise ConfigError(f"no suite is called {suite!r}", f"env {env}", nearest(suite, suite_names()))
+    path = suite if "." in suite else f"{__package__}.{suite}{SUFFIX}"
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not f"{path}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports a package that is not installed
+        raise ConfigError(f"cannot import {path}", f"env {env}", "install it here, or mend the name") from None
+    if not hasattr(module, "load"):
+        raise ConfigError(f"{path} has no function load", f"env {env}", "write load(id, options, pixels) -> Suite")
+    loaded: Suite = module.load(id, options, pixels)
+    return loaded
