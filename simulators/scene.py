@@ -6,6 +6,7 @@ from typing import Any
 import mujoco
 
 from robots.descriptions import arms, description_path
+from simulators.meshes import dress, menagerie
 
 PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
@@ -15,18 +16,25 @@ _ARM_HITS = 4
 """Bit of the first of several arms, which hit each other; the next ones follow."""
 
 
-def table_scene(robot: str = "panda") -> mujoco.MjSpec:
+def table_scene(robot: str = "panda", meshes: str = "") -> mujoco.MjSpec:
     """The robot's base at the origin of a table whose top is z = 0, x pointing across it; metres, z up.
 
     Cameras: `front` looks at the workspace from across the table, `wrist` belongs to the robot (one per arm, prefixed,
     where there are several), `video` is for people.
 
+    Args:
+        robot: A description's name.
+        meshes: A local copy of mujoco_menagerie, whose meshes the robot is then drawn with, or `menagerie` for the one
+            that the environment's MENAGERIE_ROOT names.
+
     Raises:
-        ConfigError: The robot has no description.
+        ConfigError: The robot has no description, or its meshes are not there.
     """
     spec = mujoco.MjSpec.from_file(str(description_path(robot)))
     spec.modelname = f"{robot}_table"
     _let_arms_collide(spec, list(arms(robot)))
+    if (folder := menagerie(meshes)) is not None:
+        dress(spec, robot, folder)
     # The grasp holds with these and fails with longer substeps or an elliptic cone. The dense Jacobian avoids a wrong
     # Newton Hessian that MuJoCo 4.0.0 computes from a sparse one.
     spec.option.timestep = PHYSICS_DT
@@ -120,6 +128,20 @@ def add_ball(
     """Add a free ball as `add_cube` adds a cube; it comes to rest as if it were a little soft."""
     shape = {"type": mujoco.mjtGeom.mjGEOM_SPHERE, "size": [radius, 0, 0]}
     _add_free(spec, name, pos, mass, rgba, **shape, condim=6, friction=[1.5, 0.02, 0.1 * radius])
+
+
+def add_puck(
+    spec: mujoco.MjSpec,
+    name: str,
+    pos: Sequence[float],
+    radius: float = 0.03,
+    half: float = 0.015,
+    mass: float = 0.1,
+    rgba: Sequence[float] = RED,
+) -> None:
+    """Add a free upright cylinder that slides: its own low friction counts, whatever it touches."""
+    shape = {"type": mujoco.mjtGeom.mjGEOM_CYLINDER, "size": [radius, half, 0]}
+    _add_free(spec, name, pos, mass, rgba, **shape, friction=[0.4, 0.01, 0.0001], priority=1)
 
 
 def add_marker(

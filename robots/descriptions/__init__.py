@@ -8,13 +8,18 @@ from embodied.errors import ConfigError, nearest
 _FOLDER = Path(__file__).parent
 
 
+def descriptions() -> list[str]:
+    """Names of the robots that have a description."""
+    return sorted(path.stem for path in _FOLDER.glob("*.xml"))
+
+
 def description_path(robot: str) -> Path:
     """The MJCF file of a robot.
 
     Raises:
         ConfigError: No description has this name.
     """
-    known = sorted(path.stem for path in _FOLDER.glob("*.xml"))
+    known = descriptions()
     if robot not in known:
         raise ConfigError(f"no robot is called {robot!r}", "robots/descriptions", nearest(robot, known))
     return _FOLDER / f"{robot}.xml"

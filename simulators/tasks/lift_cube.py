@@ -34,13 +34,15 @@ class LiftCube(TabletopTask):
     start_draws = 3
     memory_columns = 1  # the steps in a row that the cube was lifted
 
-    def __init__(self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> None:
+    def __init__(
+        self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""
+    ) -> None:
         facts = load_facts(description_path(robot))
         self.low, self.high = facts.spawn
         self.width = facts.gripper_width[1] / 2
         self.half = self.width / 2
         self.lift = min(LIFT_M, 0.75 * (facts.workspace[1, 2] - self.half))
-        scene = table_scene(robot)
+        scene = table_scene(robot, meshes)
         centre = (self.low + self.high) / 2
         mass = 0.1 * (self.width / 0.04) ** 3
         add_cube(scene, "cube", (centre[0], centre[1], self.half), half=self.half, mass=mass)
@@ -95,6 +97,6 @@ class LiftCube(TabletopTask):
         return STAGE_REWARD * (near(distance) + self.grasp.grasped(fields, distance, command) * (1.0 + 4.0 * height))
 
 
-def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> Task:
+def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = "") -> Task:
     """Lift cube with a `dense` or `sparse` reward."""
-    return LiftCube(reward, robot, control)
+    return LiftCube(reward, robot, control, meshes)

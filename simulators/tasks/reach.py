@@ -31,8 +31,8 @@ class Reach(TabletopTask):
     memory_columns = 3
     start_rad = 0.1
 
-    def __init__(self, reward: str = "dense", control: str = "joint_delta") -> None:
-        scene = table_scene()
+    def __init__(self, reward: str = "dense", control: str = "joint_delta", meshes: str = "") -> None:
+        scene = table_scene(meshes=meshes)
         add_marker(scene, "target", radius=NEAR_M)
         streams = (
             Stream("target_pos", (3,), unit="m", frame="base"),
@@ -73,6 +73,6 @@ class Reach(TabletopTask):
         return fields["mocap_pos"][:, 0] - self.arm.ee_pos(fields)
 
 
-def make(reward: str = "dense", control: str = "joint_delta") -> Task:
+def make(reward: str = "dense", control: str = "joint_delta", meshes: str = "") -> Task:
     """Reach with a `dense` or `sparse` reward."""
-    return Reach(reward, control)
+    return Reach(reward, control, meshes)

@@ -45,12 +45,14 @@ class ReachColor(TabletopTask):
     memory_columns = 4
     choices = 1
 
-    def __init__(self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> None:
+    def __init__(
+        self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""
+    ) -> None:
         facts = load_facts(description_path(robot))
         self.low, self.high = facts.spawn
         self.width = facts.gripper_width[1] / 2
         self.hover, self.near = np.array([0.0, 0.0, 1.125 * self.width]), 0.75 * self.width
-        scene = table_scene(robot)
+        scene = table_scene(robot, meshes)
         centre, half = (self.low + self.high) / 2, self.width / 2
         for colour, rgba in COLOURS.items():
             mass = 0.1 * (self.width / 0.04) ** 3
@@ -123,6 +125,6 @@ class ReachColor(TabletopTask):
         return np.sqrt((offset * offset).sum(axis=2))
 
 
-def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> Task:
+def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = "") -> Task:
     """Reach colour with a `dense` or `sparse` reward."""
-    return ReachColor(reward, robot, control)
+    return ReachColor(reward, robot, control, meshes)

@@ -44,9 +44,9 @@ class ReachPair:
     episode_steps = 50
     substeps = 10
 
-    def __init__(self, reward: str = "dense", control: str = "joint_delta") -> None:
+    def __init__(self, reward: str = "dense", control: str = "joint_delta", meshes: str = "") -> None:
         self.reward_kind = check_reward(reward, self.name)
-        scene = table_scene(ROBOT)
+        scene = table_scene(ROBOT, meshes)
         for prefix in arms(ROBOT):
             add_marker(scene, f"{prefix}target", radius=NEAR_M, rgba=COLOURS[prefix])
         scene.nuserdata = 1
@@ -147,6 +147,6 @@ class ReachPair:
         return np.linalg.norm(fields["mocap_pos"] - ee, axis=2)
 
 
-def make(reward: str = "dense", control: str = "joint_delta") -> Task:
+def make(reward: str = "dense", control: str = "joint_delta", meshes: str = "") -> Task:
     """Reach with a pair of arms, with a `dense` or `sparse` reward."""
-    return ReachPair(reward, control)
+    return ReachPair(reward, control, meshes)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from embodied.errors import ConfigError
-from robots.descriptions import description_path
+from robots.descriptions import arms, description_path
 from robots.kinematics.chain import load_chain
 
 
@@ -13,6 +13,21 @@ def test_panda_has_its_published_limits():
     assert chain.lower.tolist() == [-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973]
     assert chain.velocity_limit.tolist() == [2.175] * 4 + [2.61] * 3
     assert ((chain.home > chain.lower) & (chain.home < chain.upper)).all()
+
+
+def test_the_so101_has_its_published_limits():
+    chain = load_chain(description_path("so101"))
+    assert chain.joints == ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
+    assert chain.upper.tolist() == [1.91986, 1.74533, 1.69, 1.65806, 2.84121]
+    assert chain.lower.tolist() == [-1.91986, -1.74533, -1.69, -1.65806, -2.74385]
+    assert ((chain.home > chain.lower) & (chain.home < chain.upper)).all()
+
+
+def test_a_description_says_which_arms_it_has():
+    assert arms("panda") == {"": "panda"}
+    assert arms("panda_pair") == {"left_": "panda", "right_": "panda"}
+    with pytest.raises(ConfigError, match="no robot is called"):
+        arms("panda_trio")
 
 
 def test_unknown_names_get_the_nearest_ones(tmp_path):

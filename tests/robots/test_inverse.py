@@ -6,6 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from robots.descriptions import description_path
 from robots.kinematics.chain import load_chain
+from robots.kinematics.facts import load_facts
 from robots.kinematics.forward import axis_rotation, forward
 from robots.kinematics.inverse import damped_step, damped_step_numpy, rotation_error
 
@@ -42,6 +43,21 @@ def test_steps_converge_to_a_pose():
     pos, rot = forward(CHAIN, q)
     assert np.abs(pos - goal_pos).max() < 2e-3
     assert np.abs(rotation_error(rot, goal_rot)).max() < 5e-3
+
+
+def test_five_joints_reach_the_workspace_with_the_hand_pointing_down():
+    path = description_path("so101")
+    chain, facts = load_chain(path), load_facts(path)
+    _, down = forward(chain, chain.home[None])
+    for low, high, near in ((*facts.workspace, 4e-3), ([*facts.spawn[0], 0.01], [*facts.spawn[1], 0.10], 2e-3)):
+        sides = [np.linspace(a, b, 5) for a, b in zip(low, high, strict=True)]
+        goal = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 3)
+        q, rot = np.tile(chain.home, (len(goal), 1)), np.broadcast_to(down, (len(goal), 3, 3))
+        for _ in range(20):
+            q = damped_step(chain, q, goal, rot)
+        pos, reached = forward(chain, q)
+        assert np.linalg.norm(pos - goal, axis=1).max() < near
+        assert np.abs(rotation_error(reached, rot)).max() < 0.02
 
 
 def test_the_pull_towards_home_moves_the_elbow_and_not_the_hand():
