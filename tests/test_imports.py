@@ -34,6 +34,7 @@ RANKS = {
     "robots.safety": 1,
     "policies": 2,
     "simulators": 2,
+    "simulators.isaac": 2,
     "robots": 2,
     "embodied.serving": 3,
     "embodied.rollout": 3,
@@ -41,7 +42,11 @@ RANKS = {
     "embodied.runtime": 4,
     "embodied.cli": 5,
 }
-SAME_RANK = {("embodied.client", "embodied.wire"), ("robots.kinematics", "robots.descriptions")}
+SAME_RANK = {
+    ("embodied.client", "embodied.wire"),
+    ("robots.kinematics", "robots.descriptions"),
+    ("simulators.isaac", "simulators"),
+}
 BASE = {room for room, rank in RANKS.items() if rank == 0}
 # The actor gets a stopwatch; what reads the rest of the monitor is the runtime and the command line.
 MONITOR_READERS = {"embodied.runtime", "embodied.cli"}
@@ -49,10 +54,10 @@ STOPWATCH = ("embodied.rollout", "embodied.monitor.timing")
 
 # Third-party packages that stay in some rooms.
 CONFINED = {
-    "torch": {"policies", "embodied.serving", "embodied.learning", "embodied.runtime"},
-    "mujoco": {"simulators"},
+    "torch": {"policies", "simulators.isaac", "embodied.serving", "embodied.learning", "embodied.runtime"},
+    "mujoco": {"simulators", "simulators.isaac"},
     "ray": {"embodied.runtime"},
-    "gymnasium": {"simulators"},
+    "gymnasium": {"simulators", "simulators.isaac"},
     "tensorboard": {"embodied.monitor"},
     "matplotlib": {"embodied.monitor"},
 }

@@ -1,0 +1,168 @@
+"""What articulations and rigid objects share: a root that is free, moved by writes, or fixed."""
+
+from typing import Any
+
+import mujoco
+import torch
+
+from embodied.errors import ConfigError
+from simulators.isaac.math import convert_quat, quat_apply, quat_apply_inverse, quat_conjugate, quat_mul
+from simulators.isaac.quaternion import Order
+from simulators.isaac.sim import EnvIds, Simulation
+
+_ROWS = slice(None)
+
+
+def rows(env_ids: EnvIds) -> Any:
+    """An index of all environments, or of those named."""
+    return _ROWS if env_ids is None else env_ids
+
+
+def put(target: torch.Tensor, value: Any, env_ids: EnvIds, columns: Any) -> None:
+    """Write `value` [n, ...] to some rows and columns."""
+    if env_ids is None or isinstance(env_ids, slice) or isinstance(columns, slice):
+        target[rows(env_ids), columns] = value
+    else:
+        target[torch.as_tensor(env_ids)[:, None], columns] = value
+
+
+def identity(order: Order) -> list[float]:
+    """The quaternion of no rotation."""
+    return [0.0, 0.0, 0.0, 1.0] if order == "xyzw" else [1.0, 0.0, 0.0, 0.0]
+
+
+def to_wxyz(quat: torch.Tensor, order: Order) -> torch.Tensor:
+    """MuJoCo's order."""
+    return quat if order == "wxyz" else convert_quat(quat, "wxyz")
+
+
+class Asset:
+    """An entity with a root body. It is told its scene's model and simulation after it was made.
+
+    Root poses are [n, 7]: position (m, world frame), then a quaternion in the environment's order. Root velocities are
+    [n, 6]: linear (m/s), then angular (rad/s), world frame. `n` rows for `env_ids`, or all environments.
+
+    Attributes:
+        cfg: As given.
+        data: Its state.
+        num_instances: N.
+    """
+
+    data: Any
+
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+        self._name = ""
+
+    @property
+    def num_instances(self) -> int:
+        return self._sim.num_envs
+
+    @property
+    def device(self) -> str:
+        return self._sim.device
+
+    def _bind_root(self, sim: Simulation, body: int, order: Order) -> None:
+        model = sim.model
+        self._sim, self._order, self._body = sim, order, body
+        self._qpos, self._qvel = sim.field("qpos"), sim.field("qvel")
+        joint = int(model.body_jntadr[body])
+        free = model.body_jntnum[body] == 1 and model.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_FREE)
+        self._free = (int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])) if free else None
+        self._mocap = int(model.body_mocapid[body])
+        self._inertial_pos = torch.from_numpy(model.body_ipos[body]).float()
+        inertial = torch.from_numpy(model.body_iquat[body]).float()
+        self._inertial_quat = inertial if order == "wxyz" else convert_quat(inertial, "xyzw")
+
+    def _default_root_state(self) -> torch.Tensor:
+        """[N, 13] from the configuration."""
+        init = self.cfg.init_state
+        row = [*init.pos, *(identity(self._order) if init.rot is None else init.rot), *init.lin_vel, *init.ang_vel]
+        return torch.tensor([row], dtype=torch.float32).repeat(self.num_instances, 1)
+
+    def write_root_state_to_sim(self, root_state: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """[n, 13] pose of the link and velocity of the centre of mass."""
+        self.write_root_link_pose_to_sim(root_state[:, :7], env_ids)
+        self.write_root_com_velocity_to_sim(root_state[:, 7:], env_ids)
+
+    def write_root_link_state_to_sim(self, root_state: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """[n, 13] pose and velocity of the link."""
+        self.write_root_link_pose_to_sim(root_state[:, :7], env_ids)
+        self.write_root_link_velocity_to_sim(root_state[:, 7:], env_ids)
+
+    def write_root_com_state_to_sim(self, root_state: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """[n, 13] pose and velocity of the centre of mass."""
+        self.write_root_com_pose_to_sim(root_state[:, :7], env_ids)
+        self.write_root_com_velocity_to_sim(root_state[:, 7:], env_ids)
+
+    def write_root_pose_to_sim(self, root_pose: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The link's pose."""
+        self.write_root_link_pose_to_sim(root_pose, env_ids)
+
+    def write_root_velocity_to_sim(self, root_velocity: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The centre of mass's velocity."""
+        self.write_root_com_velocity_to_sim(root_velocity, env_ids)
+
+    def write_root_link_pose_to_sim(self, root_pose: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The link's pose.
+
+        Raises:
+            ConfigError: The base is fixed and the pose is another than its own.
+        """
+        which = rows(env_ids)
+        quat = to_wxyz(root_pose[:, 3:7], self._order)
+        if self._free is not None:
+            start = self._free[0]
+            self._qpos[which, start : start + 3] = root_pose[:, :3].double()
+            self._qpos[which, start + 3 : start + 7] = quat.double()
+        elif self._mocap >= 0:
+            self._sim.field("mocap_pos")[which, self._mocap] = root_pose[:, :3].double()
+            self._sim.field("mocap_quat")[which, self._mocap] = quat.double()
+        else:
+            if not torch.allclose(root_pose, self.data.default_root_state[which][:, :7], atol=1e-5):
+                raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
+            return
+        self._sim.touch(env_ids)
+
+    def write_root_com_pose_to_sim(self, root_pose: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The centre of mass's pose; raises as `write_root_link_pose_to_sim`."""
+        quat = quat_mul(root_pose[:, 3:7], quat_conjugate(self._inertial_quat, self._order), self._order)
+        pos = root_pose[:, :3] - quat_apply(quat, self._inertial_pos, self._order)
+        self.write_root_link_pose_to_sim(torch.cat([pos, quat], dim=-1), env_ids)
+
+    def write_root_com_velocity_to_sim(self, root_velocity: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The centre of mass's velocity."""
+        arm = quat_apply(self._written_quat(env_ids), self._inertial_pos, "wxyz")
+        linear = root_velocity[:, :3] - torch.linalg.cross(root_velocity[:, 3:6], arm)
+        self.write_root_link_velocity_to_sim(torch.cat([linear, root_velocity[:, 3:6]], dim=-1), env_ids)
+
+    def write_root_link_velocity_to_sim(self, root_velocity: torch.Tensor, env_ids: EnvIds = None) -> None:
+        """The velocity of the link's origin. A root that is not free has none."""
+        if self._free is None:
+            return
+        start, which = self._free[1], rows(env_ids)
+        angular = quat_apply_inverse(self._written_quat(env_ids), root_velocity[:, 3:6], "wxyz")
+        self._qvel[which, start : start + 3] = root_velocity[:, :3].double()
+        self._qvel[which, start + 3 : start + 6] = angular.double()
+        self._sim.touch(env_ids)
+
+    def _written_quat(self, env_ids: EnvIds) -> torch.Tensor:
+        """[n, 4] wxyz, as last written."""
+        if self._free is None:
+            return torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+        start = self._free[0] + 3
+        return self._qpos[rows(env_ids), start : start + 4].float()
+
+    def _write_defaults(self) -> None:
+        state = self._default_root_state()
+        if self._free is not None or self._mocap >= 0:
+            self.write_root_state_to_sim(state)
+
+    def write_data_to_sim(self) -> None:
+        """Hand targets to the simulation."""
+
+    def update(self, dt: float) -> None:
+        """Nothing to do: `data` is computed when it is read."""
+
+    def reset(self, env_ids: EnvIds = None) -> None:
+        """Forget targets of the episode before."""

@@ -1,0 +1,198 @@
+"""Poses and velocities of bodies, as Isaac Lab defines them, from MuJoCo's fields."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from simulators.isaac.math import normalize, quat_apply, quat_apply_inverse, quat_mul
+from simulators.isaac.names import as_index
+from simulators.isaac.quaternion import Order
+from simulators.isaac.sim import Simulation, fresh
+
+
+def ordered(quat_wxyz: torch.Tensor, order: Order) -> torch.Tensor:
+    """float32 quaternions in `order`."""
+    quat = quat_wxyz.to(torch.float32)
+    return quat if order == "wxyz" else quat.roll(-1, -1)
+
+
+class BodyState:
+    """Some bodies, of which the first is the root. Tensors are float32, [N, B, ...] for bodies, [N, ...] for the root.
+
+    `link` is the frame of the body as modelled, `com` the same axes turned to the inertia's and moved to the centre of
+    mass. Suffix `_w`: in the world frame; `_b`: in the root's link frame. Poses are position (m), then quaternion;
+    velocities are linear (m/s, of the named point), then angular (rad/s). Without `link` or `com`, poses are the link's
+    and velocities the centre of mass's.
+    """
+
+    def __init__(self, sim: Simulation, ids: Sequence[int], order: Order) -> None:
+        self._sim, self._order, self._cache = sim, order, dict[str, Any]()
+        self._ids = as_index(list(ids))
+        self._root = ids[0]
+        self._fields = {name: sim.field(name) for name in ("xpos", "xquat")}
+        model = sim.model
+        self._tree = torch.from_numpy(model.body_rootid[list(ids)]).long()
+        self._tree_root = int(self._tree[0])
+        self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[list(ids)]), order)
+        gravity = torch.from_numpy(model.opt.gravity.copy()).float()
+        self.GRAVITY_VEC_W = normalize(gravity).repeat(sim.num_envs, 1)
+        self.FORWARD_VEC_B = torch.tensor([[1.0, 0.0, 0.0]]).repeat(sim.num_envs, 1)
+
+    # Root -------------------------------------------------------------------------------------------------------------
+
+    @fresh
+    def root_link_pos_w(self) -> torch.Tensor:
+        return self._fields["xpos"][:, self._root].to(torch.float32)
+
+    @fresh
+    def root_link_quat_w(self) -> torch.Tensor:
+        return ordered(self._fields["xquat"][:, self._root], self._order)
+
+    @fresh
+    def root_link_pose_w(self) -> torch.Tensor:
+        return torch.cat([self.root_link_pos_w, self.root_link_quat_w], dim=-1)
+
+    @fresh
+    def root_link_vel_w(self) -> torch.Tensor:
+        return self._velocity("xpos", self._root, self._tree_root)
+
+    @fresh
+    def root_com_pos_w(self) -> torch.Tensor:
+        return self._field("xipos")[:, self._root].to(torch.float32)
+
+    @fresh
+    def root_com_quat_w(self) -> torch.Tensor:
+        return quat_mul(self.root_link_quat_w, self._inertial_quat[0], self._order)
+
+    @fresh
+    def root_com_pose_w(self) -> torch.Tensor:
+        return torch.cat([self.root_com_pos_w, self.root_com_quat_w], dim=-1)
+
+    @fresh
+    def root_com_vel_w(self) -> torch.Tensor:
+        return self._velocity("xipos", self._root, self._tree_root)
+
+    @fresh
+    def root_state_w(self) -> torch.Tensor:
+        return torch.cat([self.root_link_pose_w, self.root_com_vel_w], dim=-1)
+
+    @fresh
+    def root_link_state_w(self) -> torch.Tensor:
+        return torch.cat([self.root_link_pose_w, self.root_link_vel_w], dim=-1)
+
+    @fresh
+    def root_com_state_w(self) -> torch.Tensor:
+        return torch.cat([self.root_com_pose_w, self.root_com_vel_w], dim=-1)
+
+    @fresh
+    def root_link_lin_vel_b(self) -> torch.Tensor:
+        return self._to_root(self.root_link_lin_vel_w)
+
+    @fresh
+    def root_com_lin_vel_b(self) -> torch.Tensor:
+        return self._to_root(self.root_com_lin_vel_w)
+
+    @fresh
+    def root_com_ang_vel_b(self) -> torch.Tensor:
+        return self._to_root(self.root_com_ang_vel_w)
+
+    @fresh
+    def projected_gravity_b(self) -> torch.Tensor:
+        """[N, 3] direction of gravity."""
+        return self._to_root(self.GRAVITY_VEC_W)
+
+    @fresh
+    def heading_w(self) -> torch.Tensor:
+        """[N] angle about the vertical of the root's x axis, rad."""
+        forward = quat_apply(self.root_link_quat_w, self.FORWARD_VEC_B, self._order)
+        return torch.atan2(forward[:, 1], forward[:, 0])
+
+    # Bodies -----------------------------------------------------------------------------------------------------------
+
+    @fresh
+    def body_link_pos_w(self) -> torch.Tensor:
+        return self._fields["xpos"][:, self._ids].to(torch.float32)
+
+    @fresh
+    def body_link_quat_w(self) -> torch.Tensor:
+        return ordered(self._fields["xquat"][:, self._ids], self._order)
+
+    @fresh
+    def body_link_pose_w(self) -> torch.Tensor:
+        return torch.cat([self.body_link_pos_w, self.body_link_quat_w], dim=-1)
+
+    @fresh
+    def body_link_vel_w(self) -> torch.Tensor:
+        return self._velocity("xpos", self._ids, self._tree)
+
+    @fresh
+    def body_com_pos_w(self) -> torch.Tensor:
+        return self._field("xipos")[:, self._ids].to(torch.float32)
+
+    @fresh
+    def body_com_quat_w(self) -> torch.Tensor:
+        return quat_mul(self.body_link_quat_w, self._inertial_quat, self._order)
+
+    @fresh
+    def body_com_pose_w(self) -> torch.Tensor:
+        return torch.cat([self.body_com_pos_w, self.body_com_quat_w], dim=-1)
+
+    @fresh
+    def body_com_vel_w(self) -> torch.Tensor:
+        return self._velocity("xipos", self._ids, self._tree)
+
+    @fresh
+    def body_state_w(self) -> torch.Tensor:
+        return torch.cat([self.body_link_pose_w, self.body_com_vel_w], dim=-1)
+
+    @fresh
+    def body_link_state_w(self) -> torch.Tensor:
+        return torch.cat([self.body_link_pose_w, self.body_link_vel_w], dim=-1)
+
+    @fresh
+    def body_com_state_w(self) -> torch.Tensor:
+        return torch.cat([self.body_com_pose_w, self.body_com_vel_w], dim=-1)
+
+    # Parts and aliases ------------------------------------------------------------------------------------------------
+
+    root_link_lin_vel_w = property(lambda self: self.root_link_vel_w[..., :3])
+    root_link_ang_vel_w = property(lambda self: self.root_link_vel_w[..., 3:])
+    root_com_lin_vel_w = property(lambda self: self.root_com_vel_w[..., :3])
+    root_com_ang_vel_w = property(lambda self: self.root_com_vel_w[..., 3:])
+    root_link_ang_vel_b = property(lambda self: self.root_com_ang_vel_b)
+    root_pose_w = property(lambda self: self.root_link_pose_w)
+    root_pos_w = property(lambda self: self.root_link_pos_w)
+    root_quat_w = property(lambda self: self.root_link_quat_w)
+    root_vel_w = property(lambda self: self.root_com_vel_w)
+    root_lin_vel_w = property(lambda self: self.root_com_lin_vel_w)
+    root_ang_vel_w = property(lambda self: self.root_com_ang_vel_w)
+    root_lin_vel_b = property(lambda self: self.root_com_lin_vel_b)
+    root_ang_vel_b = property(lambda self: self.root_com_ang_vel_b)
+    body_link_lin_vel_w = property(lambda self: self.body_link_vel_w[..., :3])
+    body_link_ang_vel_w = property(lambda self: self.body_link_vel_w[..., 3:])
+    body_com_lin_vel_w = property(lambda self: self.body_com_vel_w[..., :3])
+    body_com_ang_vel_w = property(lambda self: self.body_com_vel_w[..., 3:])
+    body_pose_w = property(lambda self: self.body_link_pose_w)
+    body_pos_w = property(lambda self: self.body_link_pos_w)
+    body_quat_w = property(lambda self: self.body_link_quat_w)
+    body_vel_w = property(lambda self: self.body_com_vel_w)
+    body_lin_vel_w = property(lambda self: self.body_com_lin_vel_w)
+    body_ang_vel_w = property(lambda self: self.body_com_ang_vel_w)
+
+    def _field(self, name: str) -> torch.Tensor:
+        """A live field, bound when first asked for, since each costs a copy per step."""
+        if name not in self._fields:
+            self._fields[name] = self._sim.field(name)
+        return self._fields[name]
+
+    def _to_root(self, vectors: torch.Tensor) -> torch.Tensor:
+        return quat_apply_inverse(self.root_link_quat_w, vectors, self._order)
+
+    def _velocity(self, point: str, ids: Any, tree: Any) -> torch.Tensor:
+        """Velocity of bodies at one of their points; MuJoCo's `cvel` is that at the centre of mass of their tree."""
+        cvel, centre = self._field("cvel"), self._field("subtree_com")
+        spatial = cvel[:, ids]
+        angular, linear = spatial[..., :3], spatial[..., 3:]
+        arm = self._field(point)[:, ids] - centre[:, tree]
+        return torch.cat([linear + torch.linalg.cross(angular, arm), angular], dim=-1).to(torch.float32)

@@ -1,0 +1,262 @@
+"""Configurations of terms, of the entities they refer to, and of whole environments, with Isaac Lab's names."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any
+
+from embodied.errors import ConfigError, nearest
+from simulators.isaac.configclass import configclass
+from simulators.isaac.names import resolve_matching_names
+from simulators.isaac.noise import NoiseCfg
+from simulators.isaac.quaternion import Order
+
+if TYPE_CHECKING:
+    from simulators.isaac.scene import InteractiveScene
+
+Names = str | list[str] | None
+Ids = list[int] | slice
+
+
+@configclass
+class SceneEntityCfg:
+    """An entity of the scene, and some of its joints and bodies, by names or regular expressions, or by indices.
+
+    `resolve` is called once, by the manager of the term that holds it, and fills the indices from the names, or the names
+    from the indices. Indices of all joints or bodies in order become `slice(None)`.
+    """
+
+    name: str = MISSING
+    joint_names: Names = None
+    joint_ids: Ids = slice(None)
+    body_names: Names = None
+    body_ids: Ids = slice(None)
+    preserve_order: bool = False
+
+    def resolve(self, scene: "InteractiveScene") -> None:
+        """Look the names up.
+
+        Raises:
+            ConfigError: The scene has no such entity, or the entity no such joint or body; or names and indices disagree.
+        """
+        entity = scene[self.name]
+        for kind in ("joint", "body"):
+            names, ids = getattr(self, f"{kind}_names"), getattr(self, f"{kind}_ids")
+            if names is None and ids == slice(None):
+                continue
+            known = getattr(entity, f"{kind}_names", None)
+            if known is None:
+                raise ConfigError(f"{self.name} has no {kind} names", f"scene entity {self.name}", "leave them out")
+            ids, names = self._match(kind, names, ids, known)
+            setattr(self, f"{kind}_ids", slice(None) if ids == list(range(len(known))) else ids)
+            setattr(self, f"{kind}_names", names)
+
+    def _match(self, kind: str, names: Names, ids: Ids, known: list[str]) -> tuple[list[int], list[str]]:
+        where = f"{kind}_names of scene entity {self.name}"
+        given = list(range(len(known)))[ids] if isinstance(ids, slice) else [ids] if isinstance(ids, int) else list(ids)
+        if names is None:
+            if any(not 0 <= i < len(known) for i in given):
+                raise ConfigError(f"{kind}_ids {given}", where, f"choose 0 to {len(known) - 1}")
+            return given, [known[i] for i in given]
+        found, full = resolve_matching_names(names, known, self.preserve_order, where)
+        if ids != slice(None) and given != found:
+            raise ConfigError(f"{kind}_ids {given} are not {kind}_names {names}", where, f"those are {found}")
+        return found, full
+
+
+@configclass
+class ManagerTermBaseCfg:
+    """A function, or a `ManagerTermBase` class, called with the environment and `params`."""
+
+    func: Callable[..., Any] = MISSING
+    params: dict[str, Any] = {}
+
+
+@configclass
+class ModifierCfg:
+    """`func(data, **params)` that changes an observation before noise."""
+
+    func: Callable[..., Any] = MISSING
+    params: dict[str, Any] = {}
+
+
+@configclass
+class ObservationTermCfg(ManagerTermBaseCfg):
+    """Called with (env, **params) for [N, ...] numbers; then come `modifiers`, `noise`, `clip`, `scale`, history.
+
+    Attributes:
+        clip: Lower and upper limit.
+        scale: A factor, or one per element.
+        history_length: Steps kept, the newest last; 0 for the present one without a history axis. After a reset all of
+            them are the first.
+        flatten_history_dim: Whether [N, H, D] is given as [N, H * D].
+    """
+
+    modifiers: list[ModifierCfg] | None = None
+    noise: NoiseCfg | None = None
+    clip: tuple[float, float] | None = None
+    scale: tuple[float, ...] | float | None = None
+    history_length: int = 0
+    flatten_history_dim: bool = True
+
+
+@configclass
+class ObservationGroupCfg:
+    """Terms as members, in order.
+
+    Attributes:
+        concatenate_terms: Whether the group is one tensor, or a dictionary of the terms.
+        concatenate_dim: Axis, not counting that of the environments unless negative.
+        enable_corruption: Whether noise is applied.
+        history_length, flatten_history_dim: Replace those of every term, unless `history_length` is None.
+    """
+
+    concatenate_terms: bool = True
+    concatenate_dim: int = -1
+    enable_corruption: bool = False
+    history_length: int | None = None
+    flatten_history_dim: bool = True
+
+
+@configclass
+class RewardTermCfg(ManagerTermBaseCfg):
+    """Called with (env, **params) for [N] numbers, which count times `weight` and the step's duration."""
+
+    weight: float = MISSING
+
+
+@configclass
+class TerminationTermCfg(ManagerTermBaseCfg):
+    """Called with (env, **params) for [N] bool; `time_out` truncates, otherwise it terminates."""
+
+    time_out: bool = False
+
+
+@configclass
+class EventTermCfg(ManagerTermBaseCfg):
+    """Called with (env, env_ids, **params).
+
+    Attributes:
+        mode: `startup`: once, with env_ids None. `reset`: where episodes begin. `interval`: after a time drawn from
+            `interval_range_s` [s], of each environment's own, or one for all (env_ids None) if `is_global_time`. Other
+            modes are for `event_manager.apply`.
+        min_step_count_between_reset: `reset` passes an environment over until this many steps after the last time.
+    """
+
+    mode: str = MISSING
+    interval_range_s: tuple[float, float] | None = None
+    is_global_time: bool = False
+    min_step_count_between_reset: int = 0
+
+
+@configclass
+class CurriculumTermCfg(ManagerTermBaseCfg):
+    """Called with (env, env_ids, **params) before environments are reset; what it returns is logged."""
+
+
+@configclass
+class ActionTermCfg:
+    """An `ActionTerm` class and the asset it drives; `clip` holds limits of processed actions by joint names."""
+
+    class_type: type = MISSING
+    asset_name: str = MISSING
+    debug_vis: bool = False
+    clip: dict[str, tuple[float, float]] | None = None
+
+
+@configclass
+class CommandTermCfg:
+    """A `CommandTerm` class; commands are drawn anew after a time from `resampling_time_range` [s]."""
+
+    class_type: type = MISSING
+    resampling_time_range: tuple[float, float] = MISSING
+    debug_vis: bool = False
+
+
+@configclass
+class SimulationCfg:
+    """Physics.
+
+    Attributes:
+        dt: Seconds between two applications of actions.
+        substeps: MuJoCo steps in `dt`; the control rate does not depend on it.
+        num_threads: Physics threads; 0 for one per CPU.
+        device: `cpu` is what there is.
+        render_interval: Accepted; nothing is drawn inside a step.
+    """
+
+    dt: float = 1.0 / 60.0
+    substeps: int = 1
+    num_threads: int = 0
+    device: str = "cpu"
+    gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
+    render_interval: int = 1
+
+
+@configclass
+class EnvCfg:
+    """What manager-based and direct environments have in common.
+
+    Attributes:
+        decimation: `sim.dt` steps per environment step.
+        episode_length_s: Seconds until `time_out`.
+        seed: Of everything the environment draws; None draws a seed.
+        quaternion: `xyzw` (Isaac Lab 3.x) or `wxyz` (2.x).
+        is_finite_horizon: Whether the time limit belongs to the task; then `extras["time_outs"]` is left out.
+    """
+
+    scene: Any = MISSING
+    sim: SimulationCfg = SimulationCfg()
+    decimation: int = MISSING
+    episode_length_s: float = MISSING
+    seed: int | None = None
+    quaternion: Order = "xyzw"
+    is_finite_horizon: bool = False
+
+
+@configclass
+class ManagerBasedRLEnvCfg(EnvCfg):
+    """Groups of terms, each a configuration with the terms as members, a dictionary, or None."""
+
+    observations: Any = MISSING
+    actions: Any = MISSING
+    rewards: Any = MISSING
+    terminations: Any = MISSING
+    events: Any = None
+    commands: Any = None
+    curriculum: Any = None
+
+
+@configclass
+class DirectRLEnvCfg(EnvCfg):
+    """Spaces by their sizes (an int, or the sizes of several axes); `state_space` of an asymmetric critic, 0 for none.
+
+    Attributes:
+        action_noise_model, observation_noise_model: Noise on all actions and on the policy's observation.
+    """
+
+    observation_space: int | Sequence[int] = MISSING
+    action_space: int | Sequence[int] = MISSING
+    state_space: int | Sequence[int] = 0
+    events: Any = None
+    action_noise_model: NoiseCfg | None = None
+    observation_noise_model: NoiseCfg | None = None
+
+
+def check_env_cfg(cfg: EnvCfg) -> None:
+    """Raise `ConfigError` for numbers out of range."""
+    checks = {
+        "scene.num_envs": 1 <= cfg.scene.num_envs <= 65536,
+        "decimation": 1 <= cfg.decimation <= 10_000,
+        "sim.substeps": 1 <= cfg.sim.substeps <= 10_000,
+        "sim.dt": 0.0 < cfg.sim.dt <= 1.0,
+        "sim.num_threads": 0 <= cfg.sim.num_threads <= 1024,
+        "episode_length_s": 0.0 < cfg.episode_length_s < 1e6,
+    }
+    for name, fine in checks.items():
+        if not fine:
+            value: Any = cfg
+            for part in name.split("."):
+                value = getattr(value, part)
+            raise ConfigError(f"{name} is {value}", type(cfg).__name__, "give a number in its range")
+    if cfg.sim.device != "cpu":
+        raise ConfigError(f"device {cfg.sim.device!r} is not supported", "sim.device", nearest(cfg.sim.device, ["cpu"]))

@@ -1,0 +1,145 @@
+"""Direct environments: one class that applies actions, observes, rewards and resets by itself."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import torch
+
+from embodied.errors import SpecMismatch
+from simulators.isaac.cfg import DirectRLEnvCfg
+from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
+from simulators.isaac.managers import EventManager
+from simulators.isaac.noise import NoiseCfg, apply_noise
+
+
+class DirectRLEnv(EnvBase):
+    """N environments written as one class; see `EnvBase`. Derive, and define the hooks.
+
+    `_setup_scene` may add entities: `self.robot = Articulation(cfg)`, `self.scene.articulations["robot"] = self.robot`.
+    `_get_observations` is called a second time where episodes end, for the final observation, before they are reset.
+
+    Attributes:
+        actions: [N, D] as last given to `_pre_physics_step`.
+        constant_over_decimation: Whether `_apply_action` would set the same targets in every physics step of an
+            environment step; then it is called once, and physics runs through in one call.
+
+    Raises:
+        ConfigError: The configuration misses something or names something unknown.
+    """
+
+    cfg: DirectRLEnvCfg
+    constant_over_decimation: ClassVar[bool] = False
+
+    def __init__(self, cfg: DirectRLEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
+        super().__init__(cfg, render_mode)
+        with torch.no_grad(), self._at_work():
+            self.event_manager = EventManager(self.cfg.events, self)  # type: ignore[arg-type]
+            spaces: dict[str, gymnasium.Space[Any]] = {"policy": box(_shape(self.cfg.observation_space))}
+            if self.cfg.state_space:
+                spaces["critic"] = self.state_space = box(_shape(self.cfg.state_space))
+            self._set_spaces(gymnasium.spaces.Dict(spaces), box(_shape(self.cfg.action_space)))
+            self.actions = torch.zeros(self.num_envs, *_shape(self.cfg.action_space))
+            self.event_manager.apply("startup")
+
+    @torch.no_grad()
+    def step(self, action: torch.Tensor) -> StepReturn:
+        """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
+
+        Raises:
+            SpecMismatch: The action has another shape or is not finite.
+            ConfigError: The environment was never reset.
+        """
+        self._require_started()
+        with self._at_work():
+            return self._step(action)
+
+    def _step(self, action: torch.Tensor) -> StepReturn:
+        self._check_action(action)
+        self.actions = self._noisy(action, self.cfg.action_noise_model)
+        self._pre_physics_step(self.actions)
+        if self.constant_over_decimation:
+            self._advance(self.cfg.decimation)
+        else:
+            for _ in range(self.cfg.decimation):
+                self._advance(1)
+        self._episode_length_buf += 1
+        self.common_step_counter += 1
+        self.reset_terminated, self.reset_time_outs = self._get_dones()
+        faults = self._take_faults()
+        if faults is not None:
+            self.reset_terminated, self.reset_time_outs = self.reset_terminated & ~faults, self.reset_time_outs | faults
+        self.reset_buf = self.reset_terminated | self.reset_time_outs
+        self.reward_buf = self._get_rewards()
+        if faults is not None:
+            self.reward_buf = self.reward_buf.masked_fill(faults, 0.0)
+        self._finish_episodes(faults)
+        self.event_manager.apply("interval", dt=self.step_dt)
+        self.obs_buf = self._observe()
+        self.extras.setdefault("final_obs", self.obs_buf)
+        return self.obs_buf, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+
+    def _setup_scene(self) -> None:
+        """Hook: add entities that `cfg.scene` does not hold."""
+
+    def _pre_physics_step(self, actions: torch.Tensor) -> None:
+        """Hook: take the step's actions [N, D]."""
+        raise NotImplementedError
+
+    def _apply_action(self) -> None:
+        """Hook: set targets, before each physics step."""
+        raise NotImplementedError
+
+    def _get_observations(self) -> Observations:
+        """Hook: `policy`, and `critic` where `state_space` is given: [N, ...]."""
+        raise NotImplementedError
+
+    def _get_rewards(self) -> torch.Tensor:
+        """Hook: [N]."""
+        raise NotImplementedError
+
+    def _get_dones(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hook: terminated and time-outs, [N] bool each."""
+        raise NotImplementedError
+
+    def _reset_idx(self, env_ids: torch.Tensor | Sequence[int] | None) -> None:
+        """Hook: reset the states of `env_ids` after calling this, which resets entities, events and counters."""
+        ids = torch.arange(self.num_envs) if env_ids is None else torch.as_tensor(env_ids)
+        self.extras["log"] = {}
+        self.scene.reset(ids)
+        self.event_manager.apply("reset", ids, global_env_step_count=self.common_step_counter)
+        self.event_manager.reset(ids)
+        self._episode_length_buf[ids] = 0
+
+    def _advance(self, count: int) -> None:
+        self._apply_action()
+        self.scene.write_data_to_sim()
+        self.sim.step(count)
+        self.scene.update(self.physics_dt)
+
+    def _observe(self) -> Observations:
+        observations = self._get_observations()
+        if self.cfg.observation_noise_model is not None:
+            noisy = self._noisy(observations["policy"], self.cfg.observation_noise_model)
+            observations = {**observations, "policy": noisy}
+        return observations
+
+    def _observe_final(self) -> Observations:
+        # A hook may return a buffer of its own, which it writes again after the reset.
+        return {name: value.clone() for name, value in self._observe().items()}
+
+    def _noisy(self, data: torch.Tensor, noise: NoiseCfg | None) -> torch.Tensor:
+        return data if noise is None else apply_noise(noise, data, self.generator)
+
+    def _check_action(self, action: torch.Tensor) -> None:
+        if tuple(action.shape) != tuple(self.actions.shape):
+            what = f"an action of shape {tuple(action.shape)}"
+            raise SpecMismatch(what, type(self).__name__, f"give {tuple(self.actions.shape)}")
+        if not math.isfinite(float(action.sum())) and not torch.isfinite(action).all():
+            env, *rest = (~torch.isfinite(action)).nonzero()[0].tolist()
+            raise SpecMismatch(f"action {rest} of environment {env} is not finite", type(self).__name__, "give numbers")
+
+
+def _shape(space: Any) -> tuple[int, ...]:
+    return (space,) if isinstance(space, int) else tuple(space.shape if hasattr(space, "shape") else space)

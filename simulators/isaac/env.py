@@ -1,0 +1,132 @@
+"""Manager-based environments."""
+
+from typing import Any
+
+import gymnasium
+import torch
+
+from simulators.isaac.cfg import ManagerBasedRLEnvCfg
+from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
+from simulators.isaac.managers import (
+    ActionManager,
+    CommandManager,
+    CurriculumManager,
+    EventManager,
+    ObservationManager,
+    RecorderManager,
+    RewardManager,
+    TerminationManager,
+)
+
+
+class ManagerBasedRLEnv(EnvBase):
+    """N environments made of terms; see `EnvBase`.
+
+    A step processes the action; (applies it, steps the physics) `decimation` times; counts; computes terminations and
+    rewards; publishes the final observation and resets what ended; updates commands; calls interval events; observes.
+
+    Raises:
+        ConfigError: The configuration misses something or names something unknown.
+    """
+
+    cfg: ManagerBasedRLEnvCfg
+
+    def __init__(self, cfg: ManagerBasedRLEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
+        super().__init__(cfg, render_mode)
+        with torch.no_grad(), self._at_work():
+            self.load_managers()
+
+    def load_managers(self) -> None:
+        """Make the managers, in the order in which they need each other, and call the startup events."""
+        self.event_manager = EventManager(self.cfg.events, self)
+        self.command_manager = CommandManager(self.cfg.commands, self)
+        self.recorder_manager = RecorderManager()
+        self.action_manager = ActionManager(self.cfg.actions, self)
+        self.observation_manager = ObservationManager(self.cfg.observations, self)
+        self.termination_manager = TerminationManager(self.cfg.terminations, self)
+        self.reward_manager = RewardManager(self.cfg.rewards, self)
+        self.curriculum_manager = CurriculumManager(self.cfg.curriculum, self)
+        self._make_spaces()
+        self.event_manager.apply("startup")
+
+    @torch.no_grad()
+    def step(self, action: torch.Tensor) -> StepReturn:
+        """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
+
+        Raises:
+            SpecMismatch: The action has another shape or is not finite.
+            ConfigError: The environment was never reset.
+        """
+        self._require_started()
+        with self._at_work():
+            return self._step(action)
+
+    def _step(self, action: torch.Tensor) -> StepReturn:
+        self.action_manager.process_action(action)
+        if self.action_manager.constant_over_decimation:
+            self._advance(self.cfg.decimation)
+        else:
+            for _ in range(self.cfg.decimation):
+                self._advance(1)
+        self._episode_length_buf += 1
+        self.common_step_counter += 1
+        self.reset_buf = self.termination_manager.compute()
+        faults = self._take_faults()
+        if faults is not None:
+            self.reset_buf = self.termination_manager.truncate(faults)
+        self.reset_terminated = self.termination_manager.terminated
+        self.reset_time_outs = self.termination_manager.time_outs
+        self.reward_buf = self.reward_manager.compute(self.step_dt)
+        if faults is not None:
+            self.reward_manager.discard(faults)
+            self.reward_buf[faults] = 0.0
+        self._finish_episodes(faults)
+        self.command_manager.compute(self.step_dt)
+        self.event_manager.apply("interval", dt=self.step_dt)
+        self.obs_buf = self._observe()
+        self.extras.setdefault("final_obs", self.obs_buf)
+        return self.obs_buf, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+
+    def _advance(self, count: int) -> None:
+        self.action_manager.apply_action()
+        self.scene.write_data_to_sim()
+        self.sim.step(count)
+        self.scene.update(self.physics_dt)
+
+    def _observe(self) -> Observations:
+        return self.observation_manager.compute(update_history=True)
+
+    def _observe_final(self) -> Observations:
+        return self.observation_manager.compute(update_history=False)
+
+    def _reset_idx(self, env_ids: torch.Tensor) -> None:
+        """Reset entities and managers of `env_ids`, and log their episodes."""
+        self.curriculum_manager.compute(env_ids)
+        self.scene.reset(env_ids)
+        self.event_manager.apply("reset", env_ids, global_env_step_count=self.common_step_counter)
+        log: dict[str, Any] = {}
+        for manager in (
+            self.observation_manager,
+            self.action_manager,
+            self.reward_manager,
+            self.curriculum_manager,
+            self.command_manager,
+            self.event_manager,
+            self.termination_manager,
+        ):
+            log.update(manager.reset(env_ids))
+        self.extras["log"] = log
+        self._episode_length_buf[env_ids] = 0
+
+    def _make_spaces(self) -> None:
+        groups: dict[str, gymnasium.Space[Any]] = {}
+        manager = self.observation_manager
+        for group, names in manager.active_terms.items():
+            if manager.group_obs_concatenate[group]:
+                groups[group] = box(manager.group_obs_dim[group])
+                continue
+            terms = {}
+            for name, shape in zip(names, manager.group_obs_dim[group], strict=True):
+                terms[name] = box(shape)
+            groups[group] = gymnasium.spaces.Dict(terms)
+        self._set_spaces(gymnasium.spaces.Dict(groups), box((self.action_manager.total_action_dim,)))

@@ -1,0 +1,203 @@
+"""What manager-based and direct environments share: scene, seed, counters, faults, spaces."""
+
+import copy
+import math
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import batch_space
+
+from embodied.errors import ConfigError
+from simulators.isaac.cfg import EnvCfg, check_env_cfg
+from simulators.isaac.configclass import missing
+from simulators.isaac.quaternion import check_order, quaternion_order
+from simulators.isaac.scene import InteractiveScene
+from simulators.isaac.sim import Simulation
+
+Observations = dict[str, Any]
+StepReturn = tuple[Observations, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
+
+
+class EnvBase(gymnasium.Env):
+    """N environments stepped together; tensors have a leading axis of environments.
+
+    Attributes:
+        cfg: A copy of the configuration, with the seed that was drawn where none was given.
+        scene, sim: Entities and physics.
+        quaternion: Order of quaternions, also in `metadata`.
+        generator: Source of everything random here; a seed repeats bit for bit.
+        episode_length_buf: [N] int64 steps in the present episode; may be assigned.
+        common_step_counter: Steps taken by all together.
+        reset_buf, reset_terminated, reset_time_outs: [N] bool of the last step.
+        reward_buf, obs_buf: As last returned.
+        extras: `log`, `final_obs` (the observation before any reset), `faults` ([N] bool, physics that diverged: the
+            episode is truncated, its reward is 0 and its final observation is the last one that was finite) and, unless
+            the horizon is finite, `time_outs`.
+    """
+
+    is_vector_env: ClassVar[bool] = True
+    device = "cpu"
+    observation_space: Any
+    action_space: Any
+
+    def __init__(self, cfg: EnvCfg, render_mode: str | None = None) -> None:
+        unfilled = list(missing(cfg))
+        if unfilled:
+            raise ConfigError(f"{', '.join(unfilled)} is missing", type(cfg).__name__, "fill it in")
+        check_env_cfg(cfg)
+        self.cfg: Any = copy.deepcopy(cfg)
+        self.render_mode = render_mode
+        self.quaternion = check_order(cfg.quaternion, f"{type(cfg).__name__}.quaternion")
+        self.metadata = {"render_modes": [None], "render_fps": 1.0 / self.step_dt, "quaternion": self.quaternion}
+        self.generator = torch.Generator()
+        self.cfg.seed = self.seed(secrets.randbits(31) if cfg.seed is None else cfg.seed)
+        self.extras: dict[str, Any] = {"log": {}}
+        self.common_step_counter = 0
+        self._episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long)
+        self._none = torch.zeros(self.num_envs, dtype=torch.bool)
+        self.reset_buf = self.reset_terminated = self.reset_time_outs = self._none
+        self.reward_buf = torch.zeros(self.num_envs)
+        self.obs_buf: Observations = {}
+        self._started = False
+        with self._at_work():
+            self.scene = InteractiveScene(self.cfg.scene, self.quaternion)
+            self._setup_scene()
+            self.scene.compile(self.cfg.sim)
+            self.sim: Simulation = self.scene.sim
+
+    @property
+    def num_envs(self) -> int:
+        return self.cfg.scene.num_envs
+
+    @property
+    def physics_dt(self) -> float:
+        """`sim.dt`, s; MuJoCo takes `sim.substeps` steps in it."""
+        return self.cfg.sim.dt
+
+    @property
+    def step_dt(self) -> float:
+        """s between two actions."""
+        return self.cfg.sim.dt * self.cfg.decimation
+
+    @property
+    def max_episode_length_s(self) -> float:
+        return self.cfg.episode_length_s
+
+    @property
+    def max_episode_length(self) -> int:
+        """Steps of the longest episode."""
+        return math.ceil(self.cfg.episode_length_s / self.step_dt - 1e-9)
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:
+        return self._episode_length_buf
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: torch.Tensor) -> None:
+        self._episode_length_buf.copy_(value)
+
+    def seed(self, seed: int) -> int:
+        """Seed `generator`, and torch's own, from which terms written for Isaac Lab draw; returns the seed."""
+        self.generator.manual_seed(seed)
+        torch.manual_seed(seed)
+        return seed
+
+    @torch.no_grad()
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Begin new episodes everywhere. `options` are ignored."""
+        del options
+        if seed is not None:
+            self.seed(seed)
+        with self._at_work():
+            self._begin(torch.arange(self.num_envs))
+            self.obs_buf = self._observe()
+        self._started = True
+        return self.obs_buf, self.extras
+
+    def render(self) -> None:
+        """Nothing is drawn."""
+
+    def close(self) -> None:
+        """Nothing to release: the physics ends with the object."""
+
+    def _setup_scene(self) -> None:
+        """Hook: add entities to the scene before it is compiled."""
+
+    def _observe(self) -> Observations:
+        raise NotImplementedError
+
+    def _observe_final(self) -> Observations:
+        raise NotImplementedError
+
+    def _reset_idx(self, env_ids: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Quaternion functions take this environment's order."""
+        with quaternion_order(self.quaternion):
+            yield
+
+    def _require_started(self) -> None:
+        if not self._started:
+            raise ConfigError("step before the first reset", type(self).__name__, "call reset() first")
+
+    def _begin(self, env_ids: torch.Tensor) -> None:
+        """Start episodes in `env_ids`."""
+        self.sim.begin(env_ids)
+        self._reset_idx(env_ids)
+        self.scene.write_data_to_sim()
+        self.sim.forward()
+
+    def _take_faults(self) -> torch.Tensor | None:
+        """[N] bool, which environments diverged in this step, if any did."""
+        if not self.sim.faults.any():
+            self.extras["faults"] = self._none
+            return None
+        faults = torch.from_numpy(self.sim.faults.copy())
+        self.sim.clear_faults()
+        self.extras["faults"] = faults
+        return faults
+
+    def _finish_episodes(self, faults: torch.Tensor | None) -> None:
+        """Publish what was sensed before the reset, and begin anew where `reset_buf` says so."""
+        if not self.is_finite_horizon:
+            self.extras["time_outs"] = self.reset_time_outs
+        self.extras.pop("final_obs", None)
+        if not self.reset_buf.any():
+            return
+        final = self._observe_final()
+        if faults is not None:
+            final = _where(faults, self.obs_buf, final)
+        self.extras["final_obs"] = final
+        self._begin(self.reset_buf.nonzero().flatten())
+        if faults is not None:
+            self.extras["log"]["infrastructure_faults"] = int(faults.sum())
+
+    @property
+    def is_finite_horizon(self) -> bool:
+        return self.cfg.is_finite_horizon
+
+    def _set_spaces(self, observation: gymnasium.spaces.Dict, action: gymnasium.Space[Any]) -> None:
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space = batch_space(observation, self.num_envs)
+        self.action_space = batch_space(action, self.num_envs)
+
+
+def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf) -> gymnasium.spaces.Box:
+    """A float32 box."""
+    return gymnasium.spaces.Box(low, high, shape, np.float32)
+
+
+def _where(mask: torch.Tensor, a: Any, b: Any) -> Any:
+    """`a` in the rows of `mask`, `b` elsewhere, through nested dictionaries."""
+    if isinstance(b, dict):
+        return {name: _where(mask, a[name], b[name]) for name in b}
+    return torch.where(mask.view(-1, *[1] * (b.ndim - 1)), a, b)

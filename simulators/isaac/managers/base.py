@@ -1,0 +1,140 @@
+"""What managers share: terms found in a configuration, checked and resolved once."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any
+
+from embodied.errors import ConfigError, nearest
+from simulators.isaac.cfg import ManagerTermBaseCfg, SceneEntityCfg
+from simulators.isaac.configclass import items
+from simulators.isaac.names import resolve_matching_names
+from simulators.isaac.sim import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+
+class ManagerTermBase:
+    """Base of terms that are classes: made once with (cfg, env), then called as a function term is.
+
+    Attributes:
+        cfg: The term's configuration.
+    """
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        self.cfg, self._env = cfg, env
+
+    @property
+    def num_envs(self) -> int:
+        return self._env.num_envs
+
+    @property
+    def device(self) -> str:
+        return self._env.device
+
+    def reset(self, env_ids: EnvIds = None) -> Any:
+        """Forget the episodes before; what an action or command term returns is not used or logged respectively."""
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        raise NotImplementedError
+
+
+class ManagerBase:
+    """Terms by name.
+
+    Raises:
+        ConfigError: A term has no function, a parameter its function does not take or lacks one it needs, refers to
+            something the scene does not have, or is no configuration of the right kind.
+    """
+
+    kind = "term"
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        self.cfg, self._env = cfg, env
+        self._stateful: list[ManagerTermBase] = []
+
+    @property
+    def num_envs(self) -> int:
+        return self._env.num_envs
+
+    @property
+    def device(self) -> str:
+        return self._env.device
+
+    @property
+    def active_terms(self) -> Any:
+        """Names of the terms."""
+        raise NotImplementedError
+
+    def find_terms(self, name_keys: str | Sequence[str]) -> list[str]:
+        """Names of terms that match; raises `ConfigError` where nothing does."""
+        terms = self.active_terms
+        names = [name for group in terms.values() for name in group] if isinstance(terms, dict) else terms
+        return resolve_matching_names(name_keys, names, where=f"{self.kind}s")[1]
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
+        """Begin new episodes; returns what is to be logged of the old ones."""
+        for term in self._stateful:
+            term.reset(env_ids=env_ids)
+        return {}
+
+    def _terms(self, cfg: Any, kind: type) -> Iterator[tuple[str, Any]]:
+        """Names and configurations of the terms, checked to be of `kind`; None is passed over."""
+        for name, term in items(cfg):
+            if term is None:
+                continue
+            if not isinstance(term, kind):
+                what = f"a {type(term).__name__} is no {kind.__name__}"
+                raise ConfigError(what, f"{self.kind} {name}", f"make it a {kind.__name__}")
+            yield name, term
+
+    def _resolve(self, name: str, term: ManagerTermBaseCfg, given: int = 1) -> None:
+        """Check the function and parameters, look up scene entities, make the object of a class.
+
+        Args:
+            name: Of the term.
+            term: Changed in place.
+            given: Arguments that the manager passes itself: the environment, and for some their ids.
+        """
+        where = f"{self.kind} {name}"
+        if term.func is MISSING or not callable(term.func):
+            raise ConfigError("func is not a function", where, "give a function or a ManagerTermBase")
+        for value in term.params.values():
+            self._resolve_value(value, where)
+        if inspect.isclass(term.func):
+            if not issubclass(term.func, ManagerTermBase):
+                raise ConfigError(f"{term.func.__name__} is no ManagerTermBase", where, "derive it from that class")
+            check_params(term.func.__call__, term.params, given + 1, where)
+            term.func = term.func(cfg=term, env=self._env)
+        elif not isinstance(term.func, ManagerTermBase):
+            check_params(term.func, term.params, given, where)
+        if isinstance(term.func, ManagerTermBase):
+            self._stateful.append(term.func)
+
+    def _resolve_value(self, value: Any, where: str) -> None:
+        if isinstance(value, SceneEntityCfg):
+            try:
+                value.resolve(self._env.scene)
+            except ConfigError as error:
+                raise ConfigError(error.what, f"{where}, {error.where}", error.fix) from None
+        elif isinstance(value, ManagerTermBaseCfg):
+            for inner in value.params.values():
+                self._resolve_value(inner, where)
+
+
+def check_params(function: Callable[..., Any], params: dict[str, Any], given: int, where: str) -> None:
+    """Raise `ConfigError` unless `function` takes `params` as keywords after `given` positional arguments."""
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < given and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ConfigError(f"its function takes {len(positional)} arguments", where, f"it is called with {given}")
+    named = [p for p in parameters[given:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    known = [p.name for p in named]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in params:
+            if name not in known:
+                raise ConfigError(f"its function takes no parameter {name!r}", where, nearest(name, known))
+    for p in named:
+        if p.default is p.empty and p.name not in params:
+            raise ConfigError(f"parameter {p.name!r} is missing", where, f"add it to params of {where}")

@@ -1,0 +1,116 @@
+"""Commands: goals that are drawn at a reset and again from time to time."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from embodied.errors import ConfigError, nearest
+from simulators.isaac.cfg import CommandTermCfg
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
+from simulators.isaac.sim import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+
+class CommandTerm(ManagerTermBase):
+    """A goal of each environment.
+
+    Attributes:
+        metrics: Name to [N]; their means over the environments that are reset are logged, then they are zeroed.
+        time_left: [N] s until the command is drawn anew.
+        command_counter: [N] commands drawn in this episode.
+    """
+
+    def __init__(self, cfg: CommandTermCfg, env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self.metrics: dict[str, torch.Tensor] = {}
+        self.time_left = torch.zeros(self.num_envs)
+        self.command_counter = torch.zeros(self.num_envs, dtype=torch.long)
+
+    @property
+    def command(self) -> torch.Tensor:
+        """[N, D]"""
+        raise NotImplementedError
+
+    def _update_metrics(self) -> None:
+        """Refresh `metrics`, once per step."""
+        raise NotImplementedError
+
+    def _resample_command(self, env_ids: Any) -> None:
+        """Draw commands for `env_ids`."""
+        raise NotImplementedError
+
+    def _update_command(self) -> None:
+        """Change the commands with time, once per step."""
+        raise NotImplementedError
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, float]:
+        """Draw commands, and return the metrics of the episodes before."""
+        which: Any = slice(None) if env_ids is None else env_ids
+        logged = {}
+        for name, values in self.metrics.items():
+            logged[name] = values[which].mean().item()
+            values[which] = 0.0
+        self.command_counter[which] = 0
+        self._resample(torch.arange(self.num_envs)[which] if isinstance(which, slice) else which)
+        return logged
+
+    def compute(self, dt: float) -> None:
+        """A step of `dt` s."""
+        self._update_metrics()
+        self.time_left -= dt
+        if self.time_left.min() <= 0.0:
+            self._resample((self.time_left <= 0.0).nonzero().flatten())
+        self._update_command()
+
+    def _resample(self, env_ids: Any) -> None:
+        if len(env_ids) == 0:
+            return
+        low, high = self.cfg.resampling_time_range
+        drawn = torch.rand(len(env_ids), generator=self._env.generator)
+        self.time_left[env_ids] = drawn * (high - low) + low
+        self._resample_command(env_ids)
+        self.command_counter[env_ids] += 1
+
+
+class CommandManager(ManagerBase):
+    """All commands."""
+
+    kind = "command"
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._by_name: dict[str, CommandTerm] = {}
+        for name, term in self._terms(cfg, CommandTermCfg):
+            try:
+                self._by_name[name] = term.class_type(term, env)
+            except ConfigError as error:
+                raise ConfigError(error.what, f"command {name}, {error.where}", error.fix) from None
+
+    @property
+    def active_terms(self) -> list[str]:
+        return list(self._by_name)
+
+    def get_term(self, name: str) -> CommandTerm:
+        """Raises `ConfigError` if there is none of this name."""
+        if name not in self._by_name:
+            raise ConfigError(f"no command is called {name!r}", "command_manager", nearest(name, self._by_name))
+        return self._by_name[name]
+
+    def get_command(self, name: str) -> torch.Tensor:
+        """[N, D] the present command; raises as `get_term`."""
+        return self.get_term(name).command
+
+    def compute(self, dt: float) -> None:
+        """A step of `dt` s."""
+        for term in self._by_name.values():
+            term.compute(dt)
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
+        """Draw commands; returns `Metrics/<command>/<metric>`."""
+        logged: dict[str, Any] = {}
+        for name, term in self._by_name.items():
+            for metric, value in term.reset(env_ids=env_ids).items():
+                logged[f"Metrics/{name}/{metric}"] = value
+        return logged

@@ -1,0 +1,47 @@
+"""Curricula: terms that change the task as training goes on."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simulators.isaac.cfg import CurriculumTermCfg
+from simulators.isaac.managers.base import ManagerBase
+from simulators.isaac.sim import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+
+class CurriculumManager(ManagerBase):
+    """All curriculum terms."""
+
+    kind = "curriculum"
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._cfgs: dict[str, CurriculumTermCfg] = {}
+        self._state: dict[str, Any] = {}
+        for name, term in self._terms(cfg, CurriculumTermCfg):
+            self._resolve(name, term, given=2)
+            self._cfgs[name] = term
+
+    @property
+    def active_terms(self) -> list[str]:
+        return list(self._cfgs)
+
+    def compute(self, env_ids: EnvIds = None) -> None:
+        """Call every term, before `env_ids` are reset."""
+        which = slice(None) if env_ids is None else env_ids
+        for name, term in self._cfgs.items():
+            self._state[name] = term.func(self._env, which, **term.params)
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
+        """Returns `Curriculum/<term>`, and `Curriculum/<term>/<key>` of terms that returned a dictionary."""
+        logged: dict[str, Any] = {}
+        for name, state in self._state.items():
+            for key, value in state.items() if isinstance(state, dict) else [("", state)]:
+                if value is not None:
+                    number = value.item() if isinstance(value, torch.Tensor) else value
+                    logged[f"Curriculum/{name}/{key}" if key else f"Curriculum/{name}"] = number
+        super().reset(env_ids)
+        return logged

@@ -1,0 +1,176 @@
+"""Observations: groups of terms, each with modifiers, noise, clip, scale and history, in this order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from embodied.errors import ConfigError, SpecMismatch, nearest
+from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
+from simulators.isaac.configclass import items
+from simulators.isaac.managers.base import ManagerBase, check_params
+from simulators.isaac.noise import apply_noise
+from simulators.isaac.sim import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+Observations = dict[str, torch.Tensor | dict[str, torch.Tensor]]
+Apply = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Term:
+    """One resolved term: its steps after the function, and what it remembers.
+
+    Attributes:
+        history: [N, H, ...] of the last H values, if it keeps any.
+        started: [N] bool, environments whose history holds something of this episode.
+    """
+
+    cfg: ObservationTermCfg
+    steps: list[Apply]
+    shape: tuple[int, ...] = ()
+    history: torch.Tensor | None = None
+    started: torch.Tensor | None = None
+
+
+class ObservationManager(ManagerBase):
+    """All observation groups.
+
+    Attributes:
+        group_obs_dim: Group to the shape of its tensor, or to the shapes of its terms.
+        group_obs_term_dim: Group to the shapes of its terms.
+        group_obs_concatenate: Group to whether it is one tensor.
+    """
+
+    kind = "observation"
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._groups: dict[str, tuple[ObservationGroupCfg, dict[str, Term]]] = {}
+        self.group_obs_dim: dict[str, Any] = {}
+        self.group_obs_term_dim: dict[str, list[tuple[int, ...]]] = {}
+        self.group_obs_concatenate: dict[str, bool] = {}
+        for name, group in self._terms(cfg, ObservationGroupCfg):
+            self._groups[name] = group, self._prepare(name, group)
+            self.group_obs_concatenate[name] = group.concatenate_terms
+            shapes = self.group_obs_term_dim[name] = [term.shape for term in self._groups[name][1].values()]
+            self.group_obs_dim[name] = self._joined(name, group, shapes) if group.concatenate_terms else shapes
+
+    @property
+    def active_terms(self) -> dict[str, list[str]]:
+        """Group to names."""
+        return {name: list(terms) for name, (_, terms) in self._groups.items()}
+
+    def get_term_cfg(self, group_name: str, term_name: str) -> ObservationTermCfg:
+        """Raises `ConfigError` if there is none of this name."""
+        if group_name not in self._groups:
+            raise ConfigError(
+                f"no group is called {group_name!r}", "observation_manager", nearest(group_name, self._groups)
+            )
+        terms = self._groups[group_name][1]
+        if term_name not in terms:
+            raise ConfigError(f"no term is called {term_name!r}", f"group {group_name}", nearest(term_name, terms))
+        return terms[term_name].cfg
+
+    def compute(self, update_history: bool = False) -> Observations:
+        """Every group: a tensor [N, ...], or its terms by name. `update_history` makes this a step of the histories."""
+        return {name: self.compute_group(name, update_history) for name in self._groups}
+
+    def compute_group(self, group_name: str, update_history: bool = False) -> torch.Tensor | dict[str, torch.Tensor]:
+        """One group; new tensors, which the caller may keep."""
+        group, terms = self._groups[group_name]
+        env = self._env
+        values = []
+        for term in terms.values():
+            value = term.cfg.func(env, **term.cfg.params)
+            for apply in term.steps:
+                value = apply(value)
+            if term.history is not None:
+                value = self._remember(term, value, update_history)
+            values.append(value)
+        if not group.concatenate_terms:
+            return {name: value.clone() for name, value in zip(terms, values, strict=True)}
+        return torch.cat(values, dim=group.concatenate_dim + 1 if group.concatenate_dim >= 0 else group.concatenate_dim)
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
+        for _, terms in self._groups.values():
+            for term in terms.values():
+                if term.started is not None:
+                    term.started[slice(None) if env_ids is None else env_ids] = False
+        return super().reset(env_ids)
+
+    def _remember(self, term: Term, value: torch.Tensor, update: bool) -> torch.Tensor:
+        """The history with `value` as its newest, which fills it in environments that have just started."""
+        assert term.history is not None and term.started is not None
+        history = torch.cat([term.history[:, 1:], value[:, None]], dim=1)
+        if not term.started.all():
+            begins = ~term.started
+            history[begins] = value[begins, None].expand_as(history[begins])
+        if update:
+            term.history.copy_(history)
+            term.started[:] = True
+        return history.flatten(1) if term.cfg.flatten_history_dim else history
+
+    def _prepare(self, group_name: str, group: ObservationGroupCfg) -> dict[str, Term]:
+        known = ObservationGroupCfg.__dataclass_fields__  # type: ignore[attr-defined]
+        members = {name: cfg for name, cfg in items(group) if name not in known}
+        terms: dict[str, Term] = {}
+        for name, cfg in self._terms(members, ObservationTermCfg):
+            self._resolve(name, cfg)
+            if group.history_length is not None:
+                cfg.history_length, cfg.flatten_history_dim = group.history_length, group.flatten_history_dim
+            terms[name] = self._shaped(f"observation {name} of group {group_name}", cfg, group.enable_corruption)
+        return terms
+
+    def _shaped(self, where: str, cfg: ObservationTermCfg, corrupt: bool) -> Term:
+        """Call the term once, to learn its shape and to refuse what is not [N, ...]."""
+        value = cfg.func(self._env, **cfg.params)
+        if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != self.num_envs:
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise SpecMismatch(f"it returns {shape}", where, f"return a tensor [{self.num_envs}, ...]")
+        term = Term(cfg, self._steps(where, cfg, corrupt, value))
+        for apply in term.steps:
+            value = apply(value)
+        term.shape = tuple(value.shape[1:])
+        if cfg.history_length > 0:
+            term.history = torch.zeros(self.num_envs, cfg.history_length, *term.shape)
+            term.started = torch.zeros(self.num_envs, dtype=torch.bool)
+            shape = (cfg.history_length, *term.shape)
+            term.shape = (term.history[0].numel(),) if cfg.flatten_history_dim else shape
+        return term
+
+    def _steps(self, where: str, cfg: ObservationTermCfg, corrupt: bool, value: torch.Tensor) -> list[Apply]:
+        """What follows the function; each returns a new tensor."""
+        steps: list[Apply] = []
+        if value.dtype != torch.float32:
+            steps.append(lambda data: data.to(torch.float32))
+        for modifier in cfg.modifiers or []:
+            check_params(modifier.func, modifier.params, 1, f"modifier of {where}")
+            steps.append(lambda data, m=modifier: m.func(data, **m.params))  # type: ignore[misc]
+        if corrupt and cfg.noise is not None:
+            noise, env = cfg.noise, self._env
+            steps.append(lambda data: apply_noise(noise, data, env.generator))
+        if cfg.clip is not None:
+            low, high = cfg.clip
+            steps.append(lambda data: data.clamp(low, high))
+        if cfg.scale is not None:
+            scale = torch.as_tensor(cfg.scale, dtype=torch.float32)
+            try:
+                torch.broadcast_to(scale, value.shape)
+            except RuntimeError:
+                what = f"a scale of {tuple(scale.shape)} for values of {tuple(value.shape[1:])}"
+                raise ConfigError(what, where, "give one number, or one per element") from None
+            steps.append(lambda data: data * scale)
+        return steps
+
+    def _joined(self, name: str, group: ObservationGroupCfg, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+        """Shape of a concatenated group, without the axis of environments."""
+        dim = group.concatenate_dim + 1 if group.concatenate_dim >= 0 else group.concatenate_dim
+        try:
+            return tuple(torch.cat([torch.zeros(1, *shape) for shape in shapes], dim=dim).shape[1:])
+        except (RuntimeError, IndexError):
+            what = f"terms of shapes {shapes} do not concatenate"
+            raise ConfigError(what, f"observation group {name}", "set concatenate_terms to False") from None

@@ -1,0 +1,86 @@
+"""Terminations: when episodes end, by reaching a terminal state or by their time limit."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from embodied.errors import ConfigError, nearest
+from simulators.isaac.cfg import TerminationTermCfg
+from simulators.isaac.managers.base import ManagerBase
+from simulators.isaac.sim import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+
+class TerminationManager(ManagerBase):
+    """All termination terms.
+
+    Attributes:
+        terminated, time_outs: [N] bool of the last step.
+        dones: [N] bool, either of them.
+    """
+
+    kind = "termination"
+
+    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._cfgs: dict[str, TerminationTermCfg] = {}
+        for name, term in self._terms(cfg, TerminationTermCfg):
+            self._resolve(name, term)
+            self._cfgs[name] = term
+        self._none = torch.zeros(self.num_envs, dtype=torch.bool)
+        self._term_dones = dict.fromkeys(self._cfgs, self._none)
+        self.terminated = self.time_outs = self.dones = self._none
+
+    @property
+    def active_terms(self) -> list[str]:
+        return list(self._cfgs)
+
+    def get_term(self, name: str) -> torch.Tensor:
+        """[N] bool of the last step; raises `ConfigError` if there is none of this name."""
+        self.get_term_cfg(name)
+        return self._term_dones[name]
+
+    def get_term_cfg(self, term_name: str) -> TerminationTermCfg:
+        """Raises `ConfigError` if there is none of this name."""
+        if term_name not in self._cfgs:
+            raise ConfigError(
+                f"no termination is called {term_name!r}", "termination_manager", nearest(term_name, self._cfgs)
+            )
+        return self._cfgs[term_name]
+
+    def set_term_cfg(self, term_name: str, cfg: TerminationTermCfg) -> None:
+        """Replace a term by one that is resolved already; raises as `get_term_cfg`."""
+        self.get_term_cfg(term_name)
+        self._cfgs[term_name] = cfg
+
+    def compute(self) -> torch.Tensor:
+        """[N] bool, which episodes end."""
+        terminated = time_outs = self._none
+        for name, term in self._cfgs.items():
+            value = self._term_dones[name] = term.func(self._env, **term.params)
+            if term.time_out:
+                time_outs = value if time_outs is self._none else time_outs | value
+            else:
+                terminated = value if terminated is self._none else terminated | value
+        self.terminated, self.time_outs = terminated, time_outs
+        self.dones = terminated | time_outs
+        return self.dones
+
+    def truncate(self, faults: torch.Tensor) -> torch.Tensor:
+        """End the episodes `faults` [N] bool as truncated ones, whatever the terms said; [N] bool, which episodes end."""
+        self._term_dones = {name: value & ~faults for name, value in self._term_dones.items()}
+        self.terminated, self.time_outs = self.terminated & ~faults, self.time_outs | faults
+        self.dones = self.terminated | self.time_outs
+        return self.dones
+
+    def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
+        """Returns `Episode_Termination/<term>`: how many of `env_ids` ended by it."""
+        which = slice(None) if env_ids is None else env_ids
+        logged = {
+            f"Episode_Termination/{name}": int(torch.count_nonzero(done[which]))
+            for name, done in self._term_dones.items()
+        }
+        super().reset(env_ids)
+        return logged

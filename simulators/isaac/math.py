@@ -1,0 +1,222 @@
+"""Rotations, frames and sampling, batched in torch, under the names of Isaac Lab's `utils.math`.
+
+Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment at work
+(`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second frame into the first. Formulas:
+J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from simulators.isaac.quaternion import Order, present_order
+
+Tensor = torch.Tensor
+Shape = Sequence[int] | int
+
+
+def _xyz(q: Tensor, order: Order | None) -> Tensor:
+    return q[..., :3] if (order or present_order()) == "xyzw" else q[..., 1:]
+
+
+def _w(q: Tensor, order: Order | None) -> Tensor:
+    """[..., 1]"""
+    return q[..., 3:] if (order or present_order()) == "xyzw" else q[..., :1]
+
+
+def _join(xyz: Tensor, w: Tensor, order: Order | None) -> Tensor:
+    return torch.cat([xyz, w] if (order or present_order()) == "xyzw" else [w, xyz], dim=-1)
+
+
+def convert_quat(quat: Tensor, to: Order) -> Tensor:
+    """`quat` in the order `to`, given in the other one."""
+    return quat.roll(-1, -1) if to == "xyzw" else quat.roll(1, -1)
+
+
+def normalize(x: Tensor, eps: float = 1e-9) -> Tensor:
+    """`x` [..., K] of length one."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=eps)
+
+
+def wrap_to_pi(angles: Tensor) -> Tensor:
+    """Angles, rad, moved to [-pi, pi); pi itself stays."""
+    wrapped = (angles + math.pi) % (2 * math.pi) - math.pi
+    return torch.where((wrapped == -math.pi) & (angles > 0), wrapped.new_tensor(math.pi), wrapped)
+
+
+def quat_identity(count: int, order: Order | None = None) -> Tensor:
+    """[count, 4] no rotation."""
+    return _join(torch.zeros(count, 3), torch.ones(count, 1), order)
+
+
+def quat_unique(q: Tensor, order: Order | None = None) -> Tensor:
+    """The one of ±q whose w is not negative."""
+    return torch.where(_w(q, order) < 0, -q, q)
+
+
+def quat_conjugate(q: Tensor, order: Order | None = None) -> Tensor:
+    """The inverse of unit quaternions."""
+    return _join(-_xyz(q, order), _w(q, order), order)
+
+
+def quat_inv(q: Tensor, order: Order | None = None) -> Tensor:
+    """The inverse, of quaternions of any length."""
+    return quat_conjugate(q, order) / q.square().sum(dim=-1, keepdim=True).clamp(min=1e-9)
+
+
+def quat_mul(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+    """q1 after q2."""
+    a, v, b, u = _w(q1, order), _xyz(q1, order), _w(q2, order), _xyz(q2, order)
+    v, u = torch.broadcast_tensors(v, u)
+    xyz = torch.linalg.cross(v, u).addcmul_(a, u).addcmul_(b, v)
+    return _join(xyz, a * b - (v * u).sum(dim=-1, keepdim=True), order)
+
+
+def quat_apply(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+    """`vec` [..., 3] rotated."""
+    xyz, vec = torch.broadcast_tensors(_xyz(quat, order), vec)
+    t = torch.linalg.cross(xyz, vec).mul_(2.0)
+    return torch.addcmul(vec, _w(quat, order), t).add_(torch.linalg.cross(xyz, t))
+
+
+def quat_apply_inverse(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+    """`vec` [..., 3] rotated back."""
+    xyz, vec = torch.broadcast_tensors(_xyz(quat, order), vec)
+    t = torch.linalg.cross(xyz, vec).mul_(2.0)
+    return torch.addcmul(vec, _w(quat, order), t, value=-1.0).add_(torch.linalg.cross(xyz, t))
+
+
+quat_rotate = quat_apply
+quat_rotate_inverse = quat_apply_inverse
+
+
+def yaw_quat(quat: Tensor, order: Order | None = None) -> Tensor:
+    """The part of a rotation that is about the vertical."""
+    x, y, z = _xyz(quat, order).unbind(-1)
+    w = _w(quat, order)[..., 0]
+    yaw = torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    zero = torch.zeros_like(yaw)
+    return quat_from_euler_xyz(zero, zero, yaw, order)
+
+
+def quat_apply_yaw(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+    """`vec` rotated about the vertical only."""
+    return quat_apply(yaw_quat(quat, order), vec, order)
+
+
+def quat_from_angle_axis(angle: Tensor, axis: Tensor, order: Order | None = None) -> Tensor:
+    """Rotations by `angle` [...] rad about `axis` [..., 3]."""
+    half = 0.5 * angle.unsqueeze(-1)
+    return _join(normalize(axis) * half.sin(), half.cos(), order)
+
+
+def axis_angle_from_quat(quat: Tensor, eps: float = 1e-6, order: Order | None = None) -> Tensor:
+    """[..., 3] rotation vectors, rad, of at most pi."""
+    quat = quat_unique(quat, order)
+    xyz = _xyz(quat, order)
+    sine = torch.linalg.vector_norm(xyz, dim=-1, keepdim=True)
+    half = torch.atan2(sine, _w(quat, order))
+    factor = torch.where(sine > eps, 2.0 * half / sine.clamp(min=eps), 2.0 - half.square() / 3.0)
+    return xyz * factor
+
+
+def quat_error_magnitude(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+    """[...] angle between two orientations, rad, 0 to pi."""
+    del order  # The angle of q1 * conj(q2) needs the components' pairing only.
+    w = (q1 * q2).sum(dim=-1).abs()
+    sine = (1.0 - w.square()).clamp(min=0.0).sqrt()
+    return 2.0 * torch.atan2(sine, w)
+
+
+def quat_box_minus(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+    """[..., 3] rotation vector, rad, that takes q2 to q1, in the outer frame."""
+    return axis_angle_from_quat(quat_mul(q1, quat_conjugate(q2, order), order), order=order)
+
+
+def quat_from_euler_xyz(roll: Tensor, pitch: Tensor, yaw: Tensor, order: Order | None = None) -> Tensor:
+    """Rotations about the fixed x, y and z axis in turn, rad."""
+    cr, sr = (roll * 0.5).cos(), (roll * 0.5).sin()
+    cp, sp = (pitch * 0.5).cos(), (pitch * 0.5).sin()
+    cy, sy = (yaw * 0.5).cos(), (yaw * 0.5).sin()
+    xyz = [sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy]
+    return _join(torch.stack(xyz, dim=-1), (cr * cp * cy + sr * sp * sy).unsqueeze(-1), order)
+
+
+def euler_xyz_from_quat(quat: Tensor, order: Order | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Roll, pitch and yaw, rad, in (-pi, pi]: the inverse of `quat_from_euler_xyz`."""
+    x, y, z = _xyz(quat, order).unbind(-1)
+    w = _w(quat, order)[..., 0]
+    roll = torch.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+    pitch = torch.asin((2 * (w * y - z * x)).clamp(-1.0, 1.0))
+    return roll, pitch, torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+
+
+def matrix_from_quat(quat: Tensor, order: Order | None = None) -> Tensor:
+    """[..., 3, 3]"""
+    axes = torch.eye(3, dtype=quat.dtype).expand(*quat.shape[:-1], 3, 3)
+    return quat_apply(quat.unsqueeze(-2), axes, order).transpose(-1, -2)
+
+
+def combine_frame_transforms(
+    t01: Tensor, q01: Tensor, t12: Tensor | None = None, q12: Tensor | None = None, order: Order | None = None
+) -> tuple[Tensor, Tensor]:
+    """Pose of frame 2 in frame 0, from that of 1 in 0 and of 2 in 1; what is not given is no motion."""
+    t02 = t01 if t12 is None else t01 + quat_apply(q01, t12, order)
+    return t02, q01 if q12 is None else quat_mul(q01, q12, order)
+
+
+def subtract_frame_transforms(
+    t01: Tensor, q01: Tensor, t02: Tensor | None = None, q02: Tensor | None = None, order: Order | None = None
+) -> tuple[Tensor, Tensor]:
+    """Pose of frame 2 in frame 1, from those of 1 and 2 in 0; what is not given is at frame 0."""
+    t12 = quat_apply_inverse(q01, -t01 if t02 is None else t02 - t01, order)
+    q10 = quat_conjugate(q01, order)
+    return t12, q10 if q02 is None else quat_mul(q10, q02, order)
+
+
+def compute_pose_error(
+    t01: Tensor, q01: Tensor, t02: Tensor, q02: Tensor, rot_error_type: str = "axis_angle", order: Order | None = None
+) -> tuple[Tensor, Tensor]:
+    """What takes pose 1 to pose 2: [..., 3] m, and a rotation vector (rad) or, for `quat`, a quaternion; outer frame."""
+    rotation = quat_mul(q02, quat_conjugate(q01, order), order)
+    return t02 - t01, axis_angle_from_quat(rotation, order=order) if rot_error_type == "axis_angle" else rotation
+
+
+def scale_transform(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """`x` moved from [lower, upper] to [-1, 1]."""
+    return (2.0 * x - lower - upper) / (upper - lower)
+
+
+def unscale_transform(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """`x` moved from [-1, 1] to [lower, upper]."""
+    return 0.5 * ((upper - lower) * x + lower + upper)
+
+
+def saturate(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """`x` clipped to [lower, upper]."""
+    return torch.clamp(x, lower, upper)
+
+
+def sample_uniform(
+    lower: Tensor | float,
+    upper: Tensor | float,
+    size: Shape,
+    device: object = "cpu",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Uniform numbers in [lower, upper) of shape `size`, from `generator` (`env.generator`) or torch's own."""
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    return torch.rand(shape, generator=generator) * (upper - lower) + lower
+
+
+def sample_gaussian(
+    mean: Tensor | float,
+    std: Tensor | float,
+    size: Shape,
+    device: object = "cpu",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Normal numbers of shape `size`, from `generator` (`env.generator`) or torch's own."""
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    return torch.randn(shape, generator=generator) * std + mean

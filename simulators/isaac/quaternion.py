@@ -1,0 +1,51 @@
+"""The order of a quaternion's components: explicit in configurations, and refused by name where two differ."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+from embodied.errors import ConfigError, SpecMismatch, nearest
+
+Order = Literal["xyzw", "wxyz"]
+ORDERS: tuple[Order, Order] = ("xyzw", "wxyz")
+_present: ContextVar[Order] = ContextVar("quaternion_order", default="xyzw")
+
+
+def check_order(order: str, where: str) -> Order:
+    """The order itself.
+
+    Raises:
+        ConfigError: It is neither `xyzw` nor `wxyz`.
+    """
+    if order not in ORDERS:
+        raise ConfigError(f"quaternion order {order!r} is unknown", where, nearest(order, ORDERS))
+    return order  # type: ignore[return-value]
+
+
+def check_quaternion(expected: str, given: str, where: str) -> None:
+    """Refuse what was made with quaternions in another order; `where` names it, such as a checkpoint's path.
+
+    Raises:
+        SpecMismatch: The orders differ.
+        ConfigError: One of them is unknown.
+    """
+    if check_order(expected, where) != check_order(given, where):
+        raise SpecMismatch(
+            f"quaternions are {given} there and {expected} here", where, f"set quaternion: {given} in the configuration"
+        )
+
+
+def present_order() -> Order:
+    """The order of the environment at work, `xyzw` outside of one."""
+    return _present.get()
+
+
+@contextmanager
+def quaternion_order(order: Order) -> Iterator[None]:
+    """Within, `simulators.isaac.math` takes quaternions in this order, so that terms need not name it."""
+    token = _present.set(order)
+    try:
+        yield
+    finally:
+        _present.reset(token)

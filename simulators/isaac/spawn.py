@@ -1,0 +1,197 @@
+"""What assets are made of: robots from MJCF, primitives with mass and friction, planes; each as part of an MjSpec."""
+
+import re
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, ClassVar
+
+import mujoco
+
+from embodied.errors import ConfigError
+from robots.descriptions import description_path
+from simulators.isaac.configclass import configclass
+from simulators.scene import ROBOT_HITS, SCENE_HITS, table_scene
+
+
+@configclass
+class MjcfSpawnCfg:
+    """A robot from MJCF. The scene's first one brings its whole file along, later ones are attached to it.
+
+    Attributes:
+        robot: A description in `robots/descriptions`, at its table.
+        path: Or an MJCF file.
+        build: Or a function that makes an MjSpec.
+        root: The robot's root body in the file; by default the first one.
+        rename: Regular expressions of the file's body and joint names to those used here, `\\1` being a group; the first
+            that matches in full counts.
+    """
+
+    robot: str | None = None
+    path: str | None = None
+    build: Callable[[], mujoco.MjSpec] | None = None
+    root: str | None = None
+    rename: dict[str, str] = {}
+
+    def load(self, with_table: bool) -> tuple[mujoco.MjSpec, str]:
+        """The spec and the name of the root body in it.
+
+        Raises:
+            ConfigError: Not exactly one source is given, or it cannot be read, or it has no such body.
+        """
+        given = [name for name in ("robot", "path", "build") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(f"{len(given)} sources are given", "MjcfSpawnCfg", "give robot, path or build")
+        if self.robot is not None:
+            alone = mujoco.MjSpec.from_file(str(description_path(self.robot)))
+            return table_scene(self.robot) if with_table else alone, self._root(alone)
+        if self.path is not None:
+            if not Path(self.path).is_file():
+                raise ConfigError(f"no file is called {self.path!r}", "MjcfSpawnCfg.path", "name an MJCF file")
+            spec = mujoco.MjSpec.from_file(self.path)
+        else:
+            assert self.build is not None
+            spec = self.build()
+        return spec, self._root(spec)
+
+    def _root(self, spec: mujoco.MjSpec) -> str:
+        body = spec.worldbody.first_body() if self.root is None else spec.body(self.root)
+        if body is None:
+            raise ConfigError(f"no body is called {self.root!r}", "MjcfSpawnCfg.root", "name one of the MJCF's bodies")
+        return str(body.name)
+
+    def renamed(self, name: str) -> str:
+        """The name used here of a body or joint in the file."""
+        for pattern, replacement in self.rename.items():
+            if match := re.fullmatch(pattern, name):
+                return match.expand(replacement)
+        return name
+
+
+@configclass
+class RigidBodyPropertiesCfg:
+    """`kinematic_enabled`: moved by writes only. `disable_gravity`: weightless."""
+
+    kinematic_enabled: bool = False
+    disable_gravity: bool = False
+
+
+@configclass
+class MassPropertiesCfg:
+    """`mass`, kg, or `density`, kg/m³."""
+
+    mass: float | None = None
+    density: float | None = None
+
+
+@configclass
+class CollisionPropertiesCfg:
+    """Whether the shape collides."""
+
+    collision_enabled: bool = True
+
+
+@configclass
+class RigidBodyMaterialCfg:
+    """Sliding friction; MuJoCo has one coefficient, so `static_friction` counts, and takes the larger one of a pair."""
+
+    static_friction: float = 0.5
+    dynamic_friction: float = 0.5
+
+
+@configclass
+class PreviewSurfaceCfg:
+    """Colour, 0 to 1, and `opacity`."""
+
+    diffuse_color: tuple[float, float, float] = (0.18, 0.18, 0.18)
+    opacity: float = 1.0
+
+
+@configclass
+class ShapeCfg:
+    """One geom, and how it moves, collides and looks. Contact softness is that of the table scene's cube."""
+
+    rigid_props: RigidBodyPropertiesCfg | None = None
+    mass_props: MassPropertiesCfg | None = None
+    collision_props: CollisionPropertiesCfg | None = None
+    physics_material: RigidBodyMaterialCfg | None = None
+    visual_material: PreviewSurfaceCfg | None = None
+
+    def geom(self) -> dict[str, Any]:
+        """Type, size and pose of the geom, as MjSpec's `add_geom` takes them."""
+        raise NotImplementedError
+
+    def add_to(self, body: Any, name: str) -> None:
+        """Add the geom to an MjSpec body."""
+        mass, material = self.mass_props or MassPropertiesCfg(), self.physics_material
+        colour = self.visual_material or PreviewSurfaceCfg()
+        hits = self.collision_props is None or self.collision_props.collision_enabled
+        options = self.geom()
+        if mass.mass is not None:
+            options["mass"] = mass.mass
+        elif mass.density is not None:
+            options["density"] = mass.density
+        body.add_geom(
+            name=name,
+            rgba=[*colour.diffuse_color, colour.opacity],
+            contype=SCENE_HITS if hits else 0,
+            conaffinity=ROBOT_HITS | SCENE_HITS if hits else 0,
+            friction=[1.5 if material is None else material.static_friction, 0.02, 0.0001],
+            condim=4,
+            solref=[0.01, 1.0],
+            **options,
+        )
+
+
+@configclass
+class CuboidCfg(ShapeCfg):
+    """A box of three edges, m."""
+
+    size: tuple[float, float, float] = MISSING
+
+    def geom(self) -> dict[str, Any]:
+        return {"type": mujoco.mjtGeom.mjGEOM_BOX, "size": [0.5 * edge for edge in self.size]}
+
+
+@configclass
+class SphereCfg(ShapeCfg):
+    """A sphere; `radius` in m."""
+
+    radius: float = MISSING
+
+    def geom(self) -> dict[str, Any]:
+        return {"type": mujoco.mjtGeom.mjGEOM_SPHERE, "size": [self.radius, 0, 0]}
+
+
+_ALONG = {"X": [1.0, 0.0, 1.0, 0.0], "Y": [1.0, -1.0, 0.0, 0.0], "Z": [1.0, 0.0, 0.0, 0.0]}
+"""Quaternions, wxyz, that turn the z axis."""
+
+
+@configclass
+class CylinderCfg(ShapeCfg):
+    """A cylinder; `radius` and `height` in m, along `axis` X, Y or Z."""
+
+    radius: float = MISSING
+    height: float = MISSING
+    axis: str = "Z"
+    _type: ClassVar[Any] = mujoco.mjtGeom.mjGEOM_CYLINDER
+
+    def geom(self) -> dict[str, Any]:
+        if self.axis not in _ALONG:
+            raise ConfigError(f"axis {self.axis!r} is unknown", type(self).__name__, "choose X, Y or Z")
+        return {"type": self._type, "size": [self.radius, 0.5 * self.height, 0], "quat": _ALONG[self.axis]}
+
+
+@configclass
+class CapsuleCfg(CylinderCfg):
+    """A capsule; `height` without the caps."""
+
+    _type: ClassVar[Any] = mujoco.mjtGeom.mjGEOM_CAPSULE
+
+
+@configclass
+class GroundPlaneCfg(ShapeCfg):
+    """An endless plane, z up."""
+
+    def geom(self) -> dict[str, Any]:
+        return {"type": mujoco.mjtGeom.mjGEOM_PLANE, "size": [0, 0, 4]}
