@@ -17,7 +17,9 @@ DEFAULT_CAMERAS = ("video", "front")
 
 
 class Pictures:
-    """Draws the bodies of an environment; nothing is prepared until the first picture.
+    """Draws the bodies of an environment, in the model's own colours whatever is randomised.
+
+    Nothing is prepared until the first picture.
 
     Args:
         env: Its present state is drawn.

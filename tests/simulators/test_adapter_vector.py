@@ -30,10 +30,18 @@ def check_same(ours, theirs, path="infos"):
         assert np.asarray(ours).dtype == np.asarray(theirs).dtype, path
 
 
-@pytest.mark.parametrize("task", ["reach", "lift_cube"])
-def test_it_equals_a_sync_vector_env(task):
-    ours = VectorEnv(task, COUNT, num_threads=1)
-    theirs = SyncVectorEnv([lambda: SingleEnv(task)] * COUNT, autoreset_mode=AutoresetMode.SAME_STEP)
+RANDOMISED = {
+    "randomise": {"friction": [0.8, 1.2], "mass": [0.8, 1.2], "action_latency": [0, 2], "sensor_noise": 0.01},
+    "cameras": ["front"],
+    "pixels": 8,
+    "renderer": "ray",
+}
+
+
+@pytest.mark.parametrize(("task", "options"), [("reach", {}), ("lift_cube", {}), ("lift_cube", RANDOMISED)])
+def test_it_equals_a_sync_vector_env(task, options):
+    ours = VectorEnv(task, COUNT, num_threads=1, **options)
+    theirs = SyncVectorEnv([lambda: SingleEnv(task, **options)] * COUNT, autoreset_mode=AutoresetMode.SAME_STEP)
     assert ours.metadata["autoreset_mode"] == theirs.metadata["autoreset_mode"]
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
         assert getattr(ours, name) == getattr(theirs, name)
