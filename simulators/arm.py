@@ -98,7 +98,7 @@ class Arm:
         }
 
     def place(self, qpos: Array, ctrl: Array, joints: Array, command: float = 1.0) -> None:
-        """Write `joints` [M, N], and a gripper at `command`, into `qpos` [M, nq], and what holds them into `ctrl` [M, nu]."""
+        """Write `joints` [M, N] and a gripper at `command` into `qpos` [M, nq], what holds them into `ctrl` [M, nu]."""
         qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
         qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.gripper_targets(np.array([command]))
 

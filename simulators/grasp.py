@@ -54,7 +54,7 @@ class Grasp:
             pos: [B, 3] the object's position, m.
             place: [B, 3] where its centre comes to rest, m.
             command: [B] the gripper's command in the last step.
-            within: How far beside its place it may be let go, m.
+            within: How far beside its place it may lie, m; it is carried and let go twice as precisely.
 
         Returns:
             [B, 3] m where the end effector goes next, and [B] the gripper's command.
@@ -64,11 +64,12 @@ class Grasp:
         offset = place - pos
         aside = _length(offset[:, :2])
         carry = ee + offset
-        carry[:, 2] += np.where(aside < within, 0.0, CLEAR_M)
-        low = (aside > 2.0 * within) & (offset[:, 2] > -0.5 * CLEAR_M)
+        carry[:, 2] += CLEAR_M * np.clip(2.0 * aside / within - 1.0, 0.0, 1.0)
+        low = (aside > within) & (offset[:, 2] > -0.5 * CLEAR_M)
         carry[:, :2] = np.where(low[:, None], ee[:, :2], carry[:, :2])
         goal = np.where(holding[:, None], carry, goal)
         placed = self.placed(pos, place, within)
+        placed &= (command > 0.0) | ((aside < 0.5 * within) & (offset[:, 2] > -0.005))
         away = ee.copy()
         away[:, 2] += np.where(self.open(fields), RISE_M, 0.0)
         goal = np.where(placed[:, None], away, goal)

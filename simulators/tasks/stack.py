@@ -21,7 +21,7 @@ REST_MPS, HOLD_STEPS = 0.03, 5
 class Stack(TabletopTask):
     """An arm and two cubes half as wide as the gripper opens: 4 cm and 0.1 kg for the Panda.
 
-    Success is the red cube on the green one, their centres at most a quarter of a cube aside, at rest, and the gripper
+    Success is the red cube on the green one, their centres at most a third of a cube aside, at rest, and the gripper
     open, for five steps in a row. The dense reward pays the stages reached in every step and success once.
     """
 
@@ -40,11 +40,14 @@ class Stack(TabletopTask):
     start_draws = 8
     memory_columns = 1  # the steps in a row that the red cube lay on the green one
 
-    def __init__(self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> None:
+    def __init__(
+        self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""
+    ) -> None:
         facts = load_facts(description_path(robot))
         self.low, self.high = facts.spawn
         self.width = facts.gripper_width[1] / 2
-        scene = table_scene(robot)
+        self.within = self.width / 3
+        scene = table_scene(robot, meshes)
         centre, half = (self.low + self.high) / 2, self.width / 2
         for name, rgba in (("red", RED), ("green", GREEN)):
             mass = 0.1 * (self.width / 0.04) ** 3
@@ -74,7 +77,7 @@ class Stack(TabletopTask):
     def track(self, fields: Fields, own: Array) -> None:
         red = self.red.pos(fields)
         resting = (np.abs(self.red.vel(fields)) < REST_MPS).all(axis=1)
-        placed = self.grasp.placed(red, self._place(fields), self.width / 4)
+        placed = self.grasp.placed(red, self._place(fields), self.within)
         own[:, 0] = np.where(placed & resting & self.grasp.open(fields), own[:, 0] + 1.0, 0.0)
 
     def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
@@ -97,10 +100,10 @@ class Stack(TabletopTask):
         return np.minimum(self.red.height(fields), self.green.height(fields)) < -0.05
 
     def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
-        return self.grasp.put_reward(fields, self.red.pos(fields), self._place(fields), command, self.width / 4)
+        return self.grasp.put_reward(fields, self.red.pos(fields), self._place(fields), command, self.within)
 
     def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
-        return self.grasp.put(fields, self.red.pos(fields), self._place(fields), command, self.width / 5)
+        return self.grasp.put(fields, self.red.pos(fields), self._place(fields), command, self.within)
 
     def _place(self, fields: Fields) -> Array:
         """[B, 3] where the red cube lies on the green one."""
@@ -109,6 +112,6 @@ class Stack(TabletopTask):
         return place
 
 
-def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta") -> Task:
+def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = "") -> Task:
     """Stack with a `dense` or `sparse` reward."""
-    return Stack(reward, robot, control)
+    return Stack(reward, robot, control, meshes)
