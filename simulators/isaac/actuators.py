@@ -1,13 +1,12 @@
 """Joint drives: Isaac Lab's implicit actuators as MuJoCo's, whose stiffness and damping the integrator knows of."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
 from typing import Any
 
 import mujoco
 
 from embodied.errors import ConfigError
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.names import resolve_matching_names_values
 
 Numbers = float | dict[str, float] | None

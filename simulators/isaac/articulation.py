@@ -1,7 +1,7 @@
 """Articulations: joints and bodies of a robot, their targets, and writes of their state."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING
+from dataclasses import field
 from typing import Any
 
 import mujoco
@@ -11,10 +11,10 @@ from embodied.errors import ConfigError, nearest
 from simulators.isaac.actuators import ImplicitActuatorCfg, drive_joints
 from simulators.isaac.articulation_data import ArticulationData
 from simulators.isaac.asset import Asset, put, rows, to_wxyz
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import as_index, resolve_matching_names, resolve_matching_names_values
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import EnvIds, Simulation
+from simulators.isaac.simulation import EnvIds, Simulation
 from simulators.isaac.spawn import MjcfSpawnCfg
 
 JointIds = list[int] | slice | torch.Tensor | None
@@ -159,9 +159,8 @@ class Articulation(Asset):
             ConfigError: The articulation has no such body.
         """
         if name not in self._inner_bodies:
-            raise ConfigError(
-                f"no body is called {name!r}", f"articulation {self._name}", nearest(name, self._inner_bodies)
-            )
+            where = f"articulation {self._name}"
+            raise ConfigError(f"no body is called {name!r}", where, nearest(name, self._inner_bodies))
         return self._inner_bodies[name]
 
     def _name_bodies(self, spec: mujoco.MjSpec) -> None:
@@ -226,7 +225,7 @@ class Articulation(Asset):
 
 
 @configclass
-class ArticulationCfg:
+class ArticulationCfg(Config):
     """A robot of the scene.
 
     Attributes:
@@ -244,13 +243,13 @@ class ArticulationCfg:
         rot: tuple[float, float, float, float] | None = None
         lin_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
         ang_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
-        joint_pos: dict[str, float] = {".*": 0.0}
-        joint_vel: dict[str, float] = {".*": 0.0}
+        joint_pos: dict[str, float] = field(default_factory=lambda: {".*": 0.0})
+        joint_vel: dict[str, float] = field(default_factory=lambda: {".*": 0.0})
 
     class_type: Any = Articulation
     prim_path: str | None = None
     spawn: MjcfSpawnCfg = MISSING
     init_state: InitialStateCfg = InitialStateCfg()
-    actuators: dict[str, ImplicitActuatorCfg] = {}
+    actuators: dict[str, ImplicitActuatorCfg] = field(default_factory=dict)
     soft_joint_pos_limit_factor: float = 1.0
     debug_vis: bool = False

@@ -8,7 +8,7 @@ import torch
 from simulators.isaac.body_state import BodyState
 from simulators.isaac.names import as_index
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import Simulation, fresh
+from simulators.isaac.simulation import Simulation, fresh
 
 
 class ArticulationData(BodyState):

@@ -6,9 +6,10 @@ import mujoco
 import torch
 
 from embodied.errors import ConfigError
+from simulators.isaac.body_state import ordered
 from simulators.isaac.math import convert_quat, quat_apply, quat_apply_inverse, quat_conjugate, quat_mul
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import EnvIds, Simulation
+from simulators.isaac.simulation import EnvIds, Simulation
 
 _ROWS = slice(None)
 
@@ -24,11 +25,6 @@ def put(target: torch.Tensor, value: Any, env_ids: EnvIds, columns: Any) -> None
         target[rows(env_ids), columns] = value
     else:
         target[torch.as_tensor(env_ids)[:, None], columns] = value
-
-
-def identity(order: Order) -> list[float]:
-    """The quaternion of no rotation."""
-    return [0.0, 0.0, 0.0, 1.0] if order == "xyzw" else [1.0, 0.0, 0.0, 0.0]
 
 
 def to_wxyz(quat: torch.Tensor, order: Order) -> torch.Tensor:
@@ -71,13 +67,13 @@ class Asset:
         self._free = (int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])) if free else None
         self._mocap = int(model.body_mocapid[body])
         self._inertial_pos = torch.from_numpy(model.body_ipos[body]).float()
-        inertial = torch.from_numpy(model.body_iquat[body]).float()
-        self._inertial_quat = inertial if order == "wxyz" else convert_quat(inertial, "xyzw")
+        self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[body]), order)
 
     def _default_root_state(self) -> torch.Tensor:
-        """[N, 13] from the configuration."""
-        init = self.cfg.init_state
-        row = [*init.pos, *(identity(self._order) if init.rot is None else init.rot), *init.lin_vel, *init.ang_vel]
+        """[N, 13] as built."""
+        init, model = self.cfg.init_state, self._sim.model
+        quat = ordered(torch.from_numpy(model.body_quat[self._body]), self._order).tolist()
+        row = [*model.body_pos[self._body].tolist(), *quat, *init.lin_vel, *init.ang_vel]
         return torch.tensor([row], dtype=torch.float32).repeat(self.num_instances, 1)
 
     def write_root_state_to_sim(self, root_state: torch.Tensor, env_ids: EnvIds = None) -> None:

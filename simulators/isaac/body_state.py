@@ -8,7 +8,7 @@ import torch
 from simulators.isaac.math import normalize, quat_apply, quat_apply_inverse, quat_mul
 from simulators.isaac.names import as_index
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import Simulation, fresh
+from simulators.isaac.simulation import Simulation, fresh
 
 
 def ordered(quat_wxyz: torch.Tensor, order: Order) -> torch.Tensor:

@@ -1,11 +1,11 @@
 """Configurations of terms, of the entities they refer to, and of whole environments, with Isaac Lab's names."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from embodied.errors import ConfigError, nearest
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.noise import NoiseCfg
 from simulators.isaac.quaternion import Order
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from simulators.isaac.scene import InteractiveScene
 
 Names = str | list[str] | None
-Ids = list[int] | slice
+Ids = Any
+"""Indices, or the slice of all."""
 
 
 @configclass
 class SceneEntityCfg:
     """An entity of the scene, and some of its joints and bodies, by names or regular expressions, or by indices.
 
-    `resolve` is called once, by the manager of the term that holds it, and fills the indices from the names, or the names
-    from the indices. Indices of all joints or bodies in order become `slice(None)`.
+    `resolve` is called once, by the manager of the term that holds it, and fills the indices from the names, or the
+    names from the indices. Indices of all joints or bodies in order become `slice(None)`.
     """
 
     name: str = MISSING
@@ -36,7 +37,7 @@ class SceneEntityCfg:
         """Look the names up.
 
         Raises:
-            ConfigError: The scene has no such entity, or the entity no such joint or body; or names and indices disagree.
+            ConfigError: The scene has no such entity, or the entity no such joint or body, or names and indices differ.
         """
         entity = scene[self.name]
         for kind in ("joint", "body"):
@@ -68,7 +69,7 @@ class ManagerTermBaseCfg:
     """A function, or a `ManagerTermBase` class, called with the environment and `params`."""
 
     func: Callable[..., Any] = MISSING
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = field(default_factory=dict)
 
 
 @configclass
@@ -76,7 +77,7 @@ class ModifierCfg:
     """`func(data, **params)` that changes an observation before noise."""
 
     func: Callable[..., Any] = MISSING
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = field(default_factory=dict)
 
 
 @configclass
@@ -193,7 +194,7 @@ class SimulationCfg:
 
 
 @configclass
-class EnvCfg:
+class EnvCfg(Config):
     """What manager-based and direct environments have in common.
 
     Attributes:

@@ -1,16 +1,17 @@
-"""A dataclass decorator for configurations: mutable defaults, members without annotations, fields that must be filled."""
+"""A dataclass decorator for configurations: mutable defaults, members without annotation, fields left to be filled."""
 
 import copy
 import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator
-from dataclasses import MISSING
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from embodied.errors import ConfigError, nearest
 
 T = TypeVar("T", bound=type)
+MISSING: Any = dataclasses.MISSING
+"""`dataclasses.MISSING`, which any field may hold."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 
 
@@ -18,8 +19,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 def configclass(cls: T) -> T:
     """Make a class a configuration.
 
-    Every member is a field: annotated ones, and values without annotation in the order they are written. Nested classes,
-    functions and properties stay what they are. Each object gets its own deep copies of the defaults. A field whose
+    Every member is a field: annotated ones, and values without annotation in the order they are written. Nested
+    classes, functions and properties stay what they are. Each object gets deep copies of the defaults. A field whose
     default is `dataclasses.MISSING` need not be given, and holds MISSING until it is; `missing` lists those. Adds
     `to_dict`, `replace`, `copy`. An unknown keyword is a `ConfigError`.
     """
@@ -31,19 +32,19 @@ def configclass(cls: T) -> T:
         ordered[name] = _inherited_annotation(cls, name)
     # Members of either kind in the order of their values; those without a value come first, as written.
     bare = {name: kind for name, kind in annotations.items() if name not in vars(cls)}
-    given = {
-        name: annotations.get(name, ordered.get(name)) for name in vars(cls) if name in annotations or name in ordered
-    }
+    kinds = ordered | annotations
+    given = {name: kinds[name] for name in vars(cls) if name in kinds}
     cls.__annotations__ = bare | given
     for name, kind in cls.__annotations__.items():
         if not _is_class_var(kind):
             setattr(cls, name, _field(cls, name))
     if "__post_init__" not in vars(cls) and not hasattr(cls, "__post_init__"):
         cls.__post_init__ = _nothing  # type: ignore[attr-defined]
-    made = dataclasses.dataclass(cls)
-    made.__init__ = _checked(made)  # type: ignore[misc]
-    made.to_dict, made.replace, made.copy = to_dict, _replace, _copy  # type: ignore[attr-defined]
-    return made  # type: ignore[return-value]
+    made: Any = dataclasses.dataclass(cls)
+    made.__init__ = _checked(made)
+    for name in ("to_dict", "replace", "copy"):
+        setattr(made, name, vars(Config)[name])
+    return made
 
 
 def _is_value(value: Any) -> bool:
@@ -81,7 +82,7 @@ def _nothing(self: Any) -> None:
 
 def _checked(cls: type) -> Any:
     plain = cls.__init__  # type: ignore[misc]
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(cls)]
 
     @functools.wraps(plain)
     def __init__(self: Any, *args: Any, **given: Any) -> None:
@@ -106,12 +107,20 @@ def to_dict(cfg: Any) -> Any:
     return f"{cfg.__module__}:{cfg.__qualname__}" if hasattr(cfg, "__qualname__") else cfg
 
 
-def _replace(self: Any, **changes: Any) -> Any:
-    return dataclasses.replace(self, **changes)
+class Config:
+    """The methods that `configclass` adds, for type checkers; deriving from it changes nothing."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dictionaries; functions and classes as `module:name`."""
+        return to_dict(self)
 
-def _copy(self: Any) -> Any:
-    return copy.deepcopy(self)
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values in some fields."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+    def copy(self) -> Self:
+        """A deep copy."""
+        return copy.deepcopy(self)
 
 
 def missing(cfg: Any, prefix: str = "") -> Iterator[str]:

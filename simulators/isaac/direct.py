@@ -44,7 +44,7 @@ class DirectRLEnv(EnvBase):
             self.event_manager.apply("startup")
 
     @torch.no_grad()
-    def step(self, action: torch.Tensor) -> StepReturn:
+    def step(self, action: torch.Tensor) -> StepReturn:  # type: ignore[override]
         """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
 
         Raises:

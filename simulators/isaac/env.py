@@ -50,7 +50,7 @@ class ManagerBasedRLEnv(EnvBase):
         self.event_manager.apply("startup")
 
     @torch.no_grad()
-    def step(self, action: torch.Tensor) -> StepReturn:
+    def step(self, action: torch.Tensor) -> StepReturn:  # type: ignore[override]
         """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
 
         Raises:
@@ -125,7 +125,7 @@ class ManagerBasedRLEnv(EnvBase):
             if manager.group_obs_concatenate[group]:
                 groups[group] = box(manager.group_obs_dim[group])
                 continue
-            terms = {}
+            terms: dict[str, gymnasium.Space[Any]] = {}
             for name, shape in zip(names, manager.group_obs_dim[group], strict=True):
                 terms[name] = box(shape)
             groups[group] = gymnasium.spaces.Dict(terms)

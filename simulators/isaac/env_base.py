@@ -17,7 +17,7 @@ from simulators.isaac.cfg import EnvCfg, check_env_cfg
 from simulators.isaac.configclass import missing
 from simulators.isaac.quaternion import check_order, quaternion_order
 from simulators.isaac.scene import InteractiveScene
-from simulators.isaac.sim import Simulation
+from simulators.isaac.simulation import Simulation
 
 Observations = dict[str, Any]
 StepReturn = tuple[Observations, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]

@@ -1,6 +1,5 @@
 """Frames on bodies, such as a gripper's tip, as MuJoCo sites."""
 
-from dataclasses import MISSING
 from typing import Any
 
 import mujoco
@@ -8,10 +7,10 @@ import torch
 
 from simulators.isaac.asset import to_wxyz
 from simulators.isaac.body_state import ordered
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.math import quat_mul, subtract_frame_transforms
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import Simulation, fresh
+from simulators.isaac.simulation import Simulation, fresh
 
 
 @configclass

@@ -1,8 +1,8 @@
 """Rotations, frames and sampling, batched in torch, under the names of Isaac Lab's `utils.math`.
 
 Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment at work
-(`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second frame into the first. Formulas:
-J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
+(`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second frame into the first.
+Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
 """
 
 import math
@@ -178,7 +178,7 @@ def subtract_frame_transforms(
 def compute_pose_error(
     t01: Tensor, q01: Tensor, t02: Tensor, q02: Tensor, rot_error_type: str = "axis_angle", order: Order | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What takes pose 1 to pose 2: [..., 3] m, and a rotation vector (rad) or, for `quat`, a quaternion; outer frame."""
+    """From pose 1 to 2, in the outer frame: [..., 3] m, and a rotation vector (rad), or a quaternion for `quat`."""
     rotation = quat_mul(q02, quat_conjugate(q01, order), order)
     return t02 - t01, axis_angle_from_quat(rotation, order=order) if rot_error_type == "axis_angle" else rotation
 

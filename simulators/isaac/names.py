@@ -55,7 +55,7 @@ def _owners(keys: Sequence[str], names: Sequence[str], where: str) -> dict[int, 
 
 
 def as_index(ids: Any) -> Any:
-    """The slice that a list of consecutive ids is, since slices index tensors several times faster; others unchanged."""
+    """The slice that a list of consecutive ids is, for slices index several times faster; anything else unchanged."""
     if isinstance(ids, (list, tuple, range)) and ids and list(ids) == list(range(ids[0], ids[0] + len(ids))):
         return slice(ids[0], ids[0] + len(ids))
     return list(ids) if isinstance(ids, tuple) else ids

@@ -2,13 +2,12 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING
 from typing import Any
 
 import torch
 
 from embodied.errors import ConfigError, nearest
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, configclass
 
 Value = float | tuple[float, ...] | torch.Tensor
 OPERATIONS = ("add", "scale", "abs")

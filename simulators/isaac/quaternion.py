@@ -20,7 +20,7 @@ def check_order(order: str, where: str) -> Order:
     """
     if order not in ORDERS:
         raise ConfigError(f"quaternion order {order!r} is unknown", where, nearest(order, ORDERS))
-    return order  # type: ignore[return-value]
+    return order
 
 
 def check_quaternion(expected: str, given: str, where: str) -> None:

@@ -1,7 +1,6 @@
 """Rigid objects: one body, free or moved by writes."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING
 from typing import Any
 
 import mujoco
@@ -9,10 +8,10 @@ import torch
 
 from simulators.isaac.asset import Asset, to_wxyz
 from simulators.isaac.body_state import BodyState
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.quaternion import Order
-from simulators.isaac.sim import Simulation
+from simulators.isaac.simulation import Simulation
 from simulators.isaac.spawn import RigidBodyPropertiesCfg, ShapeCfg
 
 
@@ -69,7 +68,7 @@ class RigidObject(Asset):
 
 
 @configclass
-class RigidObjectCfg:
+class RigidObjectCfg(Config):
     """A rigid object.
 
     Attributes:
@@ -93,7 +92,7 @@ class RigidObjectCfg:
 
 
 @configclass
-class AssetBaseCfg:
+class AssetBaseCfg(Config):
     """Something that stands still: a geom of the world, or with `spawn` None what the robot's scene already holds."""
 
     @configclass

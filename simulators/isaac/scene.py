@@ -1,7 +1,6 @@
 """The scene: assets by name, compiled to one MuJoCo model of which every environment is a world of its own."""
 
 from collections.abc import Iterator
-from dataclasses import MISSING
 from typing import Any
 
 import mujoco
@@ -10,11 +9,11 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.articulation import Articulation, ArticulationCfg
 from simulators.isaac.cfg import SimulationCfg
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.frame_transformer import FrameTransformer, FrameTransformerCfg
 from simulators.isaac.quaternion import Order
 from simulators.isaac.rigid_object import AssetBaseCfg, RigidObject, RigidObjectCfg, add_static
-from simulators.isaac.sim import EnvIds, Simulation
+from simulators.isaac.simulation import EnvIds, Simulation
 
 
 @configclass
@@ -142,22 +141,20 @@ class InteractiveScene:
             self.sensors[name] = member.class_type(member)
         elif isinstance(member, AssetBaseCfg):
             self._statics[name] = member
-        elif member is not None and name not in InteractiveSceneCfg.__dataclass_fields__:  # type: ignore[attr-defined]
+        elif member is not None and name not in InteractiveSceneCfg.__dataclass_fields__:
             kinds = "ArticulationCfg, RigidObjectCfg, AssetBaseCfg or FrameTransformerCfg"
             raise ConfigError(f"a {type(member).__name__} is nothing a scene holds", f"scene.{name}", f"use {kinds}")
 
     def _body_at(self, path: str, sensor: str) -> str:
         """The MJCF name of the body at a prim path."""
         parts = path.split("/")
-        for name, entity in [*self.articulations.items(), *self.rigid_objects.items()]:
+        entities: list[tuple[str, Any]] = [*self.articulations.items(), *self.rigid_objects.items()]
+        for name, entity in entities:
             prim = (entity.cfg.prim_path or f"{{ENV_REGEX_NS}}/{name}").split("/")
             if [part.lower() for part in parts[: len(prim)]] == [part.lower() for part in prim]:
                 if isinstance(entity, RigidObject):
                     return name
                 inner = parts[len(prim) :]
                 return entity.inner_body(inner[-1]) if inner else entity._root
-        known = [
-            e.cfg.prim_path or f"{{ENV_REGEX_NS}}/{n}"
-            for n, e in [*self.articulations.items(), *self.rigid_objects.items()]
-        ]
+        known = [entity.cfg.prim_path or f"{{ENV_REGEX_NS}}/{name}" for name, entity in entities]
         raise ConfigError(f"nothing is at {path!r}", f"sensor {sensor}", nearest(path, known))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import MISSING
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import mujoco
 
 from embodied.errors import ConfigError
 from robots.descriptions import description_path
-from simulators.isaac.configclass import configclass
+from simulators.isaac.configclass import MISSING, configclass
 from simulators.scene import ROBOT_HITS, SCENE_HITS, table_scene
 
 
@@ -23,15 +23,15 @@ class MjcfSpawnCfg:
         path: Or an MJCF file.
         build: Or a function that makes an MjSpec.
         root: The robot's root body in the file; by default the first one.
-        rename: Regular expressions of the file's body and joint names to those used here, `\\1` being a group; the first
-            that matches in full counts.
+        rename: Regular expressions of the file's body and joint names to those used here, `\\1` being a group; the
+            first that matches in full counts.
     """
 
     robot: str | None = None
     path: str | None = None
     build: Callable[[], mujoco.MjSpec] | None = None
     root: str | None = None
-    rename: dict[str, str] = {}
+    rename: dict[str, str] = field(default_factory=dict)
 
     def load(self, with_table: bool) -> tuple[mujoco.MjSpec, str]:
         """The spec and the name of the root body in it.

@@ -9,7 +9,7 @@ from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import ManagerTermBaseCfg, SceneEntityCfg
 from simulators.isaac.configclass import items
 from simulators.isaac.names import resolve_matching_names
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv

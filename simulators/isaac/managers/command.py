@@ -7,7 +7,7 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv

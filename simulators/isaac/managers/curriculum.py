@@ -6,7 +6,7 @@ import torch
 
 from simulators.isaac.cfg import CurriculumTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv

@@ -7,7 +7,7 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import EventTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv

@@ -11,7 +11,7 @@ from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
 from simulators.isaac.configclass import items
 from simulators.isaac.managers.base import ManagerBase, check_params
 from simulators.isaac.noise import apply_noise
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -115,7 +115,7 @@ class ObservationManager(ManagerBase):
         return history.flatten(1) if term.cfg.flatten_history_dim else history
 
     def _prepare(self, group_name: str, group: ObservationGroupCfg) -> dict[str, Term]:
-        known = ObservationGroupCfg.__dataclass_fields__  # type: ignore[attr-defined]
+        known = ObservationGroupCfg.__dataclass_fields__
         members = {name: cfg for name, cfg in items(group) if name not in known}
         terms: dict[str, Term] = {}
         for name, cfg in self._terms(members, ObservationTermCfg):

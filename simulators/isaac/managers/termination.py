@@ -7,7 +7,7 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import TerminationTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.sim import EnvIds
+from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -69,7 +69,7 @@ class TerminationManager(ManagerBase):
         return self.dones
 
     def truncate(self, faults: torch.Tensor) -> torch.Tensor:
-        """End the episodes `faults` [N] bool as truncated ones, whatever the terms said; [N] bool, which episodes end."""
+        """End the episodes `faults` [N] bool as truncated, whatever the terms said; [N] bool, which episodes end."""
         self._term_dones = {name: value & ~faults for name, value in self._term_dones.items()}
         self.terminated, self.time_outs = self.terminated & ~faults, self.time_outs | faults
         self.dones = self.terminated | self.time_outs

@@ -1,0 +1,154 @@
+"""The physics of all environments: MuJoCo's batch as live torch tensors."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from mujoco.batch import DATA_FIELDS, Batch, SimulationError
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError, InfrastructureError, nearest
+from simulators.env import STAGE
+from simulators.isaac.cfg import SimulationCfg
+
+EnvIds = torch.Tensor | Sequence[int] | slice | None
+
+
+class Simulation:
+    """`num_envs` worlds of one model.
+
+    Attributes:
+        cfg, model, num_envs: As given.
+        batch: MuJoCo's batch.
+        physics_dt: `cfg.dt`, s.
+        stamp: Grows whenever a state has changed, so that readers know what they hold is old.
+        faults: [N] bool, environments that diverged since `clear_faults`; they stand in the model's default state.
+    """
+
+    device = "cpu"
+
+    def __init__(self, model: mujoco.MjModel, num_envs: int, cfg: SimulationCfg) -> None:
+        self.cfg, self.model, self.num_envs = cfg, model, num_envs
+        self.physics_dt = cfg.dt
+        self.batch = Batch(model, num_envs, cfg.num_threads, persistent=True)
+        self.stamp = 0
+        self.faults = np.zeros(num_envs, bool)
+        self._fields: dict[str, torch.Tensor] = {}
+        self._changed: NDArray[np.bool_] = np.zeros(num_envs, bool)
+        self.dirty = False
+        self._blank = self.batch.state[0].copy()
+        self._warning = self.batch.warning[:, :, 1]
+        self._warnings = self._warning.copy()
+
+    def field(self, name: str) -> torch.Tensor:
+        """The live [N, ...] tensor of an MjData field, float64 for real numbers. After writing a state field, `touch`.
+
+        Raises:
+            ConfigError: MjData has no such field.
+        """
+        if name not in self._fields:
+            if name not in DATA_FIELDS:
+                raise ConfigError(f"MjData has no field {name!r}", "sim.field", nearest(name, DATA_FIELDS))
+            with warnings.catch_warnings():
+                # Outputs are read-only for numpy; torch has no such thing and warns.
+                warnings.simplefilter("ignore", UserWarning)
+                self._fields[name] = torch.from_numpy(self.batch.bind(name))
+            self._forward(None)
+        return self._fields[name]
+
+    def touch(self, env_ids: EnvIds = None) -> None:
+        """Say that the state of `env_ids` was written; what derives from it is computed when next asked for."""
+        self._changed[slice(None) if env_ids is None else env_ids] = True
+        self.dirty = True
+        self.stamp += 1
+
+    def begin(self, env_ids: EnvIds) -> None:
+        """Set time and the solver's warm start of `env_ids` to zero, so that an episode does not depend on the last."""
+        for name in ("time", "qacc_warmstart"):
+            self.batch.bind(name)[env_ids] = 0.0
+        self.touch(env_ids)
+
+    def forward(self) -> None:
+        """Compute what derives from states that were written."""
+        if not self.dirty:
+            return
+        ids = None if self._changed.all() else np.flatnonzero(self._changed).astype(np.int32)
+        self._changed[:] = False
+        self.dirty = False
+        self._forward(ids)
+
+    def step(self, count: int = 1) -> None:
+        """Advance every environment by `count` times `physics_dt`, controls held; faults are noted in `faults`."""
+        self.forward()
+        faulty: NDArray[Any] | None = None
+        try:
+            self.batch.step(None, count * self.cfg.substeps, STAGE)
+        except SimulationError as error:
+            faulty = np.zeros(self.num_envs, bool)
+            faulty[error.ids] = True
+        if not np.array_equal(self._warning, self._warnings):
+            changed = (self._warning != self._warnings).any(axis=1)
+            faulty = changed if faulty is None else faulty | changed
+            self._warnings = self._warning.copy()
+        if not np.isfinite(self.batch.state.sum()):
+            infinite = ~np.isfinite(self.batch.state).all(axis=1)
+            faulty = infinite if faulty is None else faulty | infinite
+        if faulty is not None and faulty.any():
+            self.faults |= faulty
+            ids = np.flatnonzero(faulty).astype(np.int32)
+            self.batch.state[ids] = self._blank
+            self._forward(ids)
+        self.stamp += 1
+
+    def keep_as_blank(self) -> None:
+        """Remember the first environment's state as the one that diverged environments are put into."""
+        self.forward()
+        self._blank = self.batch.state[0].copy()
+
+    def clear_faults(self) -> None:
+        self.faults[:] = False
+
+    def get_physics_dt(self) -> float:
+        """`physics_dt`."""
+        return self.physics_dt
+
+    def has_gui(self) -> bool:
+        """False."""
+        return False
+
+    def _forward(self, ids: NDArray[np.int32] | None) -> None:
+        try:
+            self.batch.forward(ids, STAGE)
+        except SimulationError as error:
+            raise InfrastructureError(f"MuJoCo cannot start: {error}", "reset", "check the reset events") from None
+        self.stamp += 1
+
+
+class fresh:
+    """A property of an object with `_sim` and `_cache`, computed at most once for each state of the simulation.
+
+    Values are new tensors, so a reader may keep them.
+    """
+
+    def __init__(self, compute: Any) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        if obj is None:
+            return self
+        sim, cache = obj._sim, obj._cache
+        if sim.dirty:
+            sim.forward()
+        if cache.get("stamp") != sim.stamp:
+            cache.clear()
+            cache["stamp"] = sim.stamp
+        value = cache.get(self.name)
+        if value is None:
+            value = cache[self.name] = self.compute(obj)
+        return value
