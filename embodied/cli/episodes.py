@@ -1,12 +1,16 @@
-"""`embodied episodes`: what is stored, what is in it, and where it came from."""
+"""`embodied episodes`: what is stored, what is in it, where it came from, and whether it repeats."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
+from yaml import YAMLError
 
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import trace
@@ -15,16 +19,20 @@ from embodied.errors import ConfigError, nearest
 from embodied.runtime.run_folder import resolve
 
 HELP = """\
-embodied episodes ls|show|trace [ID] [key=value ...] [--json]
+embodied episodes ls|show|trace|replay [ID] [key=value ...] [--json]
 
   embodied episodes ls run=latest mode=evaluation outcome=time_limit    one line per stored episode
   embodied episodes show ID                                          streams, steps, decisions, rewards of one
   embodied episodes trace ID     which versions made it, where reward and log-probabilities came from, which update
                                  of the learner consumed it
+  embodied episodes replay ID    live it again from its stored start with its actions: bit for bit the same, or which
+                                 step and stream differ first (exit status 2); task.KEY= and body.KEY= change the
+                                 run's settings for it, such as task.reward=sparse or body.randomise.mass=[2,2]
 
 keys: run=latest (a name under runs/, a path, or latest)  runs=runs  mode=  outcome=  limit=50 (ls; 0 for all)
 """
-ACTIONS = ("ls", "show", "trace")
+ACTIONS = ("ls", "show", "trace", "replay")
+OVERRIDES = ("task.", "body.")
 CHOICES = {
     "mode": ("train", "evaluation", "demonstration"),
     "outcome": tuple(outcome.name.lower() for outcome in Outcome),
@@ -45,18 +53,22 @@ def main(arguments: Sequence[str]) -> int:
     if action == "ls" and names:
         raise ConfigError(f"ls takes no {names[0]!r}", "embodied episodes", "write key=value, such as mode=train")
     options = dict(DEFAULTS)
-    for key, _, value in (word.partition("=") for word in words[1:] if "=" in word):
+    changes = [word for word in words[1:] if action == "replay" and word.startswith(OVERRIDES)]
+    for key, _, value in (word.partition("=") for word in words[1:] if "=" in word and word not in changes):
         if key not in DEFAULTS:
             raise ConfigError(f"unknown key {key!r}", "embodied episodes", nearest(key, DEFAULTS))
         if value and value not in CHOICES.get(key, (value,)):
             raise ConfigError(f"unknown {key} {value!r}", "embodied episodes", nearest(value, CHOICES[key]))
         options[key] = value
-    store = EpisodeStore(resolve(options["run"], Path(options["runs"])) / "episodes")
+    folder = resolve(options["run"], Path(options["runs"]))
+    store = EpisodeStore(folder / "episodes")
     as_json = "--json" in arguments
     if action == "ls":
         return _list(store, options, as_json)
     if len(names) != 1:
         raise ConfigError(f"{action} takes one episode", "embodied episodes", "give an ID that `episodes ls` prints")
+    if action == "replay":
+        return _replay(folder, store.read(names[0]), changes, as_json)
     found = trace(store, names[0]) if action == "trace" else describe(store.read(names[0]))
     print(json.dumps(found) if as_json else "\n".join(_lines(found)))
     return 0
@@ -85,6 +97,27 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
     return 0
 
 
+def _replay(folder: Path, episode: Episode, changes: Sequence[str], as_json: bool) -> int:
+    from embodied.runtime.replay import replay_episode
+    from embodied.runtime.settings import Settings, saved_config, typed
+
+    config = saved_config(folder)
+    for word in changes:
+        _change(config, word)
+    found = replay_episode(typed(Settings, config), episode)
+    print(json.dumps(vars(found) | {"identical": found.identical}) if as_json else "\n".join(found.lines()))
+    return 0 if found.identical else 2
+
+
+def _change(config: DictConfig, word: str) -> None:
+    """Put one `key=value` into a configuration."""
+    key, _, value = word.partition("=")
+    try:
+        OmegaConf.update(config, key, OmegaConf.from_dotlist([f"value={value}"])["value"], force_add=True)
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(f"{word!r} cannot be read: {str(error).splitlines()[0]}", key, "write key=value") from None
+
+
 def describe(episode: Episode) -> dict[str, Any]:
     """An episode's fields, sizes and rewards, as JSON values."""
     return {
@@ -96,7 +129,7 @@ def describe(episode: Episode) -> dict[str, Any]:
         "outcome": episode.outcome.name.lower(),
         "steps": len(episode),
         "reward_version": episode.reward_version,
-        "drawn": {name: value.round(4).tolist() for name, value in episode.drawn.items()},
+        "drawn": {name: _shown(value) for name, value in episode.drawn.items()},
         "initial_state": f"{len(episode.initial_state)} numbers",
         "agents": {
             name: {
@@ -112,6 +145,13 @@ def describe(episode: Episode) -> dict[str, Any]:
             for name, track in episode.agents.items()
         },
     }
+
+
+def _shown(drawn: np.ndarray) -> Any:
+    """A drawn value, or of many numbers their shape and range."""
+    if drawn.size <= 16:
+        return drawn.round(4).tolist()
+    return f"{list(drawn.shape)} from {drawn.min():.4g} to {drawn.max():.4g}"
 
 
 def _lines(value: Any, indent: str = "") -> list[str]:

@@ -17,7 +17,7 @@ COMMANDS = {
     "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc:///tmp/policy",
     "tasks": "list robot, cameras, instruction and measured expert success of every task",
     "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",
-    "episodes": "list, show or trace stored episodes: embodied episodes ls run=latest",
+    "episodes": "list, show, trace or replay stored episodes: embodied episodes ls run=latest",
     "sim-worker": "another project's environments: embodied sim-worker --env gymnasium:FetchPush-v4 --connect ADDRESS",
     "doctor": "check this machine, and say what mends it",
 }

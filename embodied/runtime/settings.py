@@ -234,6 +234,8 @@ def saved_config(folder: Path) -> DictConfig:
 
 
 START_ONLY = ("name", "experiment", "seed")
+ELSEWHERE = {"randomise": "body.randomise"}
+"""Config groups whose settings are not under their own name."""
 
 
 def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> DictConfig:
@@ -246,6 +248,7 @@ def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> Di
     saved = saved_config(folder)
     for word in words:
         key = word.partition("=")[0].lstrip("+")
+        key = ELSEWHERE.get(key, key)
         if key in ("resume", "runs"):
             continue
         value = word.partition("=")[2] if key == "experiment" else OmegaConf.select(config, key)
