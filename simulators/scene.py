@@ -11,7 +11,7 @@ from simulators.meshes import dress, menagerie
 PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
 """Collision bits: what the robot's colliding geoms announce, and what the scene's do. An arm never hits itself."""
-RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.6, 0.25, 1.0), (0.15, 0.35, 0.8, 1.0)
+RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.62, 0.27, 1.0), (0.17, 0.42, 0.92, 1.0)
 _ARM_HITS = 4
 """Bit of the first of several arms, which hit each other; the next ones follow."""
 

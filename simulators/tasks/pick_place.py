@@ -47,8 +47,8 @@ class PickPlace(TabletopTask):
     memory_columns = 1  # the steps in a row that the object lay on the plate
     choices = 1
 
-    def __init__(self, reward: str = "dense", control: str = "ee_delta") -> None:
-        scene = table_scene()
+    def __init__(self, reward: str = "dense", control: str = "ee_delta", meshes: str = "") -> None:
+        scene = table_scene(meshes=meshes)
         for plate, rgba in PLATES.items():
             add_plate(scene, plate, PLATE_M, rgba)
         at = (0.5, 0.0, HALF_M)
@@ -116,7 +116,8 @@ class PickPlace(TabletopTask):
 
     def failure(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
         """An object fell off the table."""
-        return (positions(self.things, fields)[:, :, 2] < -0.05).any(axis=1)
+        lowest: Array = positions(self.things, fields)[:, :, 2].min(axis=1)
+        return lowest < -0.05
 
     def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
         return self.grasp.put_reward(fields, *self._named(fields), command, WITHIN_M)
@@ -137,6 +138,6 @@ class PickPlace(TabletopTask):
         return positions(self.things, fields)[rows, pair[:, 0]], place
 
 
-def make(reward: str = "dense", control: str = "ee_delta") -> Task:
+def make(reward: str = "dense", control: str = "ee_delta", meshes: str = "") -> Task:
     """Pick and place with a `dense` or `sparse` reward."""
-    return PickPlace(reward, control)
+    return PickPlace(reward, control, meshes)

@@ -45,8 +45,8 @@ class PushToTarget(TabletopTask):
     memory_columns = 5
     resting_grip = -1.0
 
-    def __init__(self, reward: str = "dense", control: str = "ee_delta") -> None:
-        scene = table_scene()
+    def __init__(self, reward: str = "dense", control: str = "ee_delta", meshes: str = "") -> None:
+        scene = table_scene(meshes=meshes)
         add_plate(scene, "target", TARGET_M, GREEN)
         add_puck(scene, "puck", (0.5, 0.0, HALF_M), radius=RADIUS_M, half=HALF_M)
         streams = (
@@ -101,7 +101,7 @@ class PushToTarget(TabletopTask):
         return 10.0 * (own[:, WAY_BEFORE] - own[:, WAY]) + 2.0 * (own[:, REACH_BEFORE] - own[:, REACH])
 
     def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
-        """Pass over the puck, come down behind it in line with the target, push, the slower the nearer."""
+        """Pass over the puck, come down behind it in line with the target, push, the slower the nearer, and rise."""
         ee, puck, way = self.arm.ee_pos(fields), self.puck.pos(fields)[:, :2], self._way(fields)
         distance = np.sqrt((way * way).sum(axis=1))[:, None]
         ahead = way / np.maximum(distance, 1e-6)
@@ -116,7 +116,10 @@ class PushToTarget(TabletopTask):
         goal = np.empty_like(ee)
         goal[:, :2] = np.where(low, np.where(pushing, push, ee[:, :2]), puck - BEHIND_M * ahead)
         goal[:, 2:] = np.where(pushing, PUSH_M, OVER_M)
-        return np.where(distance < 0.6 * NEAR_M, ee, goal), command
+        arrived = distance[:, 0] < 0.6 * NEAR_M
+        goal[arrived] = ee[arrived]
+        goal[arrived, 2] = OVER_M
+        return goal, command
 
     def _way(self, fields: Fields) -> Array:
         """[B, 2] from the puck to the target."""
@@ -129,6 +132,6 @@ class PushToTarget(TabletopTask):
         return np.sqrt((way * way).sum(axis=1)), np.sqrt((reach * reach).sum(axis=1))
 
 
-def make(reward: str = "dense", control: str = "ee_delta") -> Task:
+def make(reward: str = "dense", control: str = "ee_delta", meshes: str = "") -> Task:
     """Push to target with a `dense` or `sparse` reward."""
-    return PushToTarget(reward, control)
+    return PushToTarget(reward, control, meshes)

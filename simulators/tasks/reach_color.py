@@ -106,8 +106,8 @@ class ReachColor(TabletopTask):
 
     def failure(self, fields: Fields, memory: Array) -> NDArray[np.bool_]:
         """Another cube was reached, or one fell off the table."""
-        fallen = (positions(self.cubes, fields)[:, :, 2] < -0.05).any(axis=1)
-        return fallen | (memory[:, self.own][:, WRONG] >= HOLD_STEPS)
+        lowest = positions(self.cubes, fields)[:, :, 2].min(axis=1)
+        return (lowest < -0.05) | (memory[:, self.own][:, WRONG] >= HOLD_STEPS)
 
     def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
         return 10.0 * (own[:, BEFORE] - own[:, DISTANCE])
