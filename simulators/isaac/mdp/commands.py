@@ -1,0 +1,117 @@
+"""Command terms: what the policy is asked to do, drawn anew now and then."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from simulators.isaac.cfg import CommandTermCfg
+from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.managers import CommandTerm
+from simulators.isaac.math import combine_frame_transforms, compute_pose_error, quat_from_euler_xyz, quat_unique
+from simulators.isaac.mdp.sampling import sample_ranges
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+Range = tuple[float, float]
+POSE_AXES = ("pos_x", "pos_y", "pos_z", "roll", "pitch", "yaw")
+
+
+class UniformPoseCommand(CommandTerm):
+    """A pose of a body in the robot's root frame: position (m) and Euler angles (rad) uniform in their ranges.
+
+    Attributes:
+        command: [N, 7] position, then quaternion in the configured order.
+        pose_command_w: [N, 7] the same in the world frame, as of the last step.
+        metrics: `position_error` (m) and `orientation_error` (rad) of the body, [N] each.
+    """
+
+    cfg: "UniformPoseCommandCfg"
+
+    def __init__(self, cfg: "UniformPoseCommandCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self.robot = env.scene[cfg.asset_name]
+        self.body_idx = self.robot.find_bodies(cfg.body_name)[0][0]
+        self.pose_command_b = torch.zeros(self.num_envs, 7, device=self.device)
+        zero = torch.zeros(self.num_envs, device=self.device)
+        self.pose_command_b[:, 3:] = quat_from_euler_xyz(zero, zero, zero)
+        self.pose_command_w = self.pose_command_b.clone()
+        self.metrics["position_error"] = zero.clone()
+        self.metrics["orientation_error"] = zero.clone()
+
+    @property
+    def command(self) -> torch.Tensor:
+        return self.pose_command_b
+
+    def _update_metrics(self) -> None:
+        data, command, body = self.robot.data, self.pose_command_b, self.body_idx
+        pos_w, quat_w = combine_frame_transforms(data.root_pos_w, data.root_quat_w, command[:, :3], command[:, 3:])
+        torch.cat([pos_w, quat_w], dim=1, out=self.pose_command_w)
+        pos_error, rot_error = compute_pose_error(pos_w, quat_w, data.body_pos_w[:, body], data.body_quat_w[:, body])
+        torch.linalg.vector_norm(pos_error, dim=1, out=self.metrics["position_error"])
+        torch.linalg.vector_norm(rot_error, dim=1, out=self.metrics["orientation_error"])
+
+    def _resample_command(self, env_ids: Sequence[int] | torch.Tensor) -> None:
+        ranges = torch.tensor([getattr(self.cfg.ranges, axis) for axis in POSE_AXES], device=self.device)
+        drawn = sample_ranges(self._env, ranges, len(env_ids))
+        quat = quat_from_euler_xyz(drawn[:, 3], drawn[:, 4], drawn[:, 5])
+        self.pose_command_b[env_ids, :3] = drawn[:, :3]
+        self.pose_command_b[env_ids, 3:] = quat_unique(quat) if self.cfg.make_quat_unique else quat
+
+    def _update_command(self) -> None:
+        """The pose stays in the root frame: nothing moves it between draws."""
+
+
+class NullCommand(CommandTerm):
+    """No command, [N, 0]."""
+
+    cfg: "NullCommandCfg"
+
+    def __init__(self, cfg: "NullCommandCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._none = torch.zeros(self.num_envs, 0, device=self.device)
+
+    @property
+    def command(self) -> torch.Tensor:
+        return self._none
+
+    def _update_metrics(self) -> None:
+        """There is nothing to measure."""
+
+    def _resample_command(self, env_ids: Sequence[int] | torch.Tensor) -> None:
+        """There is nothing to draw."""
+
+    def _update_command(self) -> None:
+        """There is nothing to move."""
+
+
+@configclass
+class UniformPoseCommandCfg(CommandTermCfg):
+    """Poses of `body_name` of `asset_name`; `make_quat_unique` chooses the one of ±q with w >= 0."""
+
+    @configclass
+    class Ranges:
+        """Lowest and highest of each axis, m and rad, root frame; roll about x, then pitch about y, then yaw about z
+        of the fixed frame."""
+
+        pos_x: Range = MISSING
+        pos_y: Range = MISSING
+        pos_z: Range = MISSING
+        roll: Range = MISSING
+        pitch: Range = MISSING
+        yaw: Range = MISSING
+
+    class_type: type = UniformPoseCommand
+    asset_name: str = MISSING
+    body_name: str = MISSING
+    make_quat_unique: bool = False
+    ranges: Ranges = MISSING
+
+
+@configclass
+class NullCommandCfg(CommandTermCfg):
+    """No command."""
+
+    class_type: type = NullCommand
+    resampling_time_range: Range = (1.0e9, 1.0e9)

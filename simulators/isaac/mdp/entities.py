@@ -1,0 +1,7 @@
+"""The entities that terms take when they are told none, under Isaac Lab's names."""
+
+from simulators.isaac.cfg import SceneEntityCfg
+
+ROBOT = SceneEntityCfg("robot")
+OBJECT = SceneEntityCfg("object")
+EE_FRAME = SceneEntityCfg("ee_frame")

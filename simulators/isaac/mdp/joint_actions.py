@@ -1,0 +1,183 @@
+"""Action terms on joints: affine in the raw action, or one bit."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from embodied.errors import ConfigError
+from simulators.isaac.managers import ActionTerm
+from simulators.isaac.names import resolve_matching_names_values
+from simulators.isaac.simulation import EnvIds
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+    from simulators.isaac.mdp import actions_cfg
+
+
+class JointAction(ActionTerm):
+    """offset + scale * raw action, then clipped, for some joints of an articulation.
+
+    Attributes:
+        raw_actions: [N, D] as the policy gave them.
+        processed_actions: [N, D] in the joints' units.
+
+    Raises:
+        ConfigError: No joint has a name, or scale, offset or clip are given for joints that the term does not have.
+    """
+
+    cfg: "actions_cfg.JointActionCfg"
+
+    def __init__(self, cfg: "actions_cfg.JointActionCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        ids, self._joint_names = self._asset.find_joints(cfg.joint_names, preserve_order=cfg.preserve_order)
+        every = ids == list(range(self._asset.num_joints))
+        self._joint_ids: list[int] | slice = slice(None) if every else ids
+        self._raw = torch.zeros(self.num_envs, self.action_dim, device=self.device)
+        self._scale = self._numbers(cfg.scale, 1.0)
+        self._offset = self._numbers(cfg.offset, 0.0)
+        self._limits = self._clip_limits(cfg.clip)
+        self._processed = self._offset.expand(self.num_envs, -1).clone()
+
+    @property
+    def action_dim(self) -> int:
+        return len(self._joint_names)
+
+    @property
+    def raw_actions(self) -> torch.Tensor:
+        return self._raw
+
+    @property
+    def processed_actions(self) -> torch.Tensor:
+        return self._processed
+
+    def process_actions(self, actions: torch.Tensor) -> None:
+        self._raw[:] = actions
+        torch.addcmul(self._offset, self._raw, self._scale, out=self._processed)
+        if self._limits is not None:
+            torch.clamp(self._processed, self._limits[0], self._limits[1], out=self._processed)
+
+    def reset(self, env_ids: EnvIds = None) -> None:
+        self._raw[slice(None) if env_ids is None else env_ids] = 0.0
+
+    def _numbers(self, given: float | dict[str, float], default: float) -> torch.Tensor:
+        """[1, D] of one number, or of one per joint by regular expression."""
+        if not isinstance(given, dict):
+            return torch.full((1, self.action_dim), float(given), device=self.device)
+        values = torch.full((1, self.action_dim), default, device=self.device)
+        ids, _, found = resolve_matching_names_values(given, self._joint_names)
+        values[:, ids] = torch.tensor(found, device=self.device)
+        return values
+
+    def _clip_limits(self, clip: dict[str, tuple[float, float]] | None) -> torch.Tensor | None:
+        """[2, D] lower and upper limits of the processed action."""
+        if clip is None:
+            return None
+        limits = torch.tensor([[-torch.inf], [torch.inf]], device=self.device).repeat(1, self.action_dim)
+        ids, _, found = resolve_matching_names_values(clip, self._joint_names)
+        limits[:, ids] = torch.tensor(found, device=self.device).T
+        return limits
+
+
+class JointPositionAction(JointAction):
+    """Position targets."""
+
+    constant_over_decimation = True
+    cfg: "actions_cfg.JointPositionActionCfg"
+
+    def __init__(self, cfg: "actions_cfg.JointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        if cfg.use_default_offset:
+            self._offset = self._asset.data.default_joint_pos[:, self._joint_ids].clone()
+
+    def apply_actions(self) -> None:
+        self._asset.set_joint_position_target(self._processed, joint_ids=self._joint_ids)
+
+
+class RelativeJointPositionAction(JointAction):
+    """Position targets relative to where the joints are, at every physics step."""
+
+    cfg: "actions_cfg.RelativeJointPositionActionCfg"
+
+    def __init__(self, cfg: "actions_cfg.RelativeJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        if cfg.use_zero_offset:
+            self._offset = torch.zeros_like(self._offset)
+
+    def apply_actions(self) -> None:
+        target = self._processed + self._asset.data.joint_pos[:, self._joint_ids]
+        self._asset.set_joint_position_target(target, joint_ids=self._joint_ids)
+
+
+class JointVelocityAction(JointAction):
+    """Velocity targets."""
+
+    constant_over_decimation = True
+    cfg: "actions_cfg.JointVelocityActionCfg"
+
+    def __init__(self, cfg: "actions_cfg.JointVelocityActionCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        if cfg.use_default_offset:
+            self._offset = self._asset.data.default_joint_vel[:, self._joint_ids].clone()
+
+    def apply_actions(self) -> None:
+        self._asset.set_joint_velocity_target(self._processed, joint_ids=self._joint_ids)
+
+
+class JointEffortAction(JointAction):
+    """Torques (N m) or forces (N)."""
+
+    constant_over_decimation = True
+
+    def apply_actions(self) -> None:
+        self._asset.set_joint_effort_target(self._processed, joint_ids=self._joint_ids)
+
+
+class BinaryJointPositionAction(ActionTerm):
+    """One number per environment: below 0 (or False) closes, anything else opens.
+
+    Raises:
+        ConfigError: No joint has a name, or the open or close command leaves a joint out.
+    """
+
+    constant_over_decimation = True
+    cfg: "actions_cfg.BinaryJointPositionActionCfg"
+
+    def __init__(self, cfg: "actions_cfg.BinaryJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+        super().__init__(cfg, env)
+        self._joint_ids, self._joint_names = self._asset.find_joints(cfg.joint_names)
+        self._raw = torch.zeros(self.num_envs, 1, device=self.device)
+        self._open = self._command(cfg.open_command_expr, "open_command_expr")
+        self._close = self._command(cfg.close_command_expr, "close_command_expr")
+        self._processed = self._open.repeat(self.num_envs, 1)
+
+    @property
+    def action_dim(self) -> int:
+        return 1
+
+    @property
+    def raw_actions(self) -> torch.Tensor:
+        return self._raw
+
+    @property
+    def processed_actions(self) -> torch.Tensor:
+        return self._processed
+
+    def process_actions(self, actions: torch.Tensor) -> None:
+        self._raw[:] = actions
+        closes = ~actions if actions.dtype == torch.bool else actions < 0
+        torch.where(closes, self._close, self._open, out=self._processed)
+
+    def apply_actions(self) -> None:
+        self._asset.set_joint_position_target(self._processed, joint_ids=self._joint_ids)
+
+    def reset(self, env_ids: EnvIds = None) -> None:
+        self._raw[slice(None) if env_ids is None else env_ids] = 0.0
+
+    def _command(self, given: dict[str, float], where: str) -> torch.Tensor:
+        ids, _, found = resolve_matching_names_values(given, self._joint_names)
+        if len(ids) != len(self._joint_names):
+            left = ", ".join(name for i, name in enumerate(self._joint_names) if i not in ids)
+            raise ConfigError(f"no command for {left}", where, "give every joint of the term one")
+        values = torch.zeros(len(ids), device=self.device)
+        values[ids] = torch.tensor(found, device=self.device)
+        return values

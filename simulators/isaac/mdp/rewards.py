@@ -1,0 +1,149 @@
+"""Reward terms. Each returns [N]; the reward manager multiplies by weight and step time."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.math import combine_frame_transforms, quat_error_magnitude, quat_mul
+from simulators.isaac.mdp.entities import EE_FRAME, OBJECT, ROBOT
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+
+def is_alive(env: "ManagerBasedRLEnv") -> torch.Tensor:
+    """1 unless the episode has just terminated."""
+    return (~env.termination_manager.terminated).float()
+
+
+def is_terminated(env: "ManagerBasedRLEnv") -> torch.Tensor:
+    """1 if the episode has just terminated, other than by its time limit."""
+    return env.termination_manager.terminated.float()
+
+
+def lin_vel_z_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Square of the root's vertical velocity, (m/s)², root frame."""
+    return env.scene[asset_cfg.name].data.root_lin_vel_b[:, 2].square()
+
+
+def ang_vel_xy_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the squares of the root's roll and pitch rates, (rad/s)², root frame."""
+    return env.scene[asset_cfg.name].data.root_ang_vel_b[:, :2].square().sum(dim=1)
+
+
+def flat_orientation_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the squares of gravity's horizontal components in the root frame: 0 if level."""
+    return env.scene[asset_cfg.name].data.projected_gravity_b[:, :2].square().sum(dim=1)
+
+
+def base_height_l2(env: "ManagerBasedRLEnv", target_height: float, asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Square of the root's height above `target_height`, m²."""
+    return (env.scene[asset_cfg.name].data.root_pos_w[:, 2] - target_height).square()
+
+
+def joint_torques_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the squares of the torques applied to the chosen joints."""
+    return env.scene[asset_cfg.name].data.applied_torque[:, asset_cfg.joint_ids].square().sum(dim=1)
+
+
+def joint_vel_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the speeds of the chosen joints."""
+    return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].abs().sum(dim=1)
+
+
+def joint_vel_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the squares of the velocities of the chosen joints."""
+    return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].square().sum(dim=1)
+
+
+def joint_acc_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the squares of the accelerations of the chosen joints."""
+    return env.scene[asset_cfg.name].data.joint_acc[:, asset_cfg.joint_ids].square().sum(dim=1)
+
+
+def joint_deviation_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of the chosen joints' distances from their default positions."""
+    data = env.scene[asset_cfg.name].data
+    return (data.joint_pos[:, asset_cfg.joint_ids] - data.default_joint_pos[:, asset_cfg.joint_ids]).abs().sum(dim=1)
+
+
+def joint_pos_limits(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+    """Sum of how far the chosen joints are beyond their soft limits."""
+    data = env.scene[asset_cfg.name].data
+    position, limits = data.joint_pos[:, asset_cfg.joint_ids], data.soft_joint_pos_limits[:, asset_cfg.joint_ids]
+    return ((limits[..., 0] - position).clamp(min=0.0) + (position - limits[..., 1]).clamp(min=0.0)).sum(dim=1)
+
+
+def action_rate_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
+    """Sum of the squares of the raw action's change since the step before."""
+    return (env.action_manager.action - env.action_manager.prev_action).square().sum(dim=1)
+
+
+def action_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
+    """Sum of the squares of the raw action."""
+    return env.action_manager.action.square().sum(dim=1)
+
+
+def position_command_error(env: "ManagerBasedRLEnv", command_name: str, asset_cfg: SceneEntityCfg) -> torch.Tensor:
+    """Distance (m) of the chosen body from the commanded position."""
+    data = env.scene[asset_cfg.name].data
+    goal = env.command_manager.get_command(command_name)[:, :3]
+    goal_w = combine_frame_transforms(data.root_pos_w, data.root_quat_w, goal)[0]
+    return torch.linalg.vector_norm(data.body_pos_w[:, asset_cfg.body_ids[0]] - goal_w, dim=1)
+
+
+def position_command_error_tanh(
+    env: "ManagerBasedRLEnv", std: float, command_name: str, asset_cfg: SceneEntityCfg
+) -> torch.Tensor:
+    """1 - tanh(distance / std) of the chosen body from the commanded position; `std` in m."""
+    return 1.0 - torch.tanh(position_command_error(env, command_name, asset_cfg) / std)
+
+
+def orientation_command_error(env: "ManagerBasedRLEnv", command_name: str, asset_cfg: SceneEntityCfg) -> torch.Tensor:
+    """Angle (rad, 0 to pi) between the chosen body's and the commanded orientation."""
+    data = env.scene[asset_cfg.name].data
+    goal_w = quat_mul(data.root_quat_w, env.command_manager.get_command(command_name)[:, 3:7])
+    return quat_error_magnitude(data.body_quat_w[:, asset_cfg.body_ids[0]], goal_w)
+
+
+def object_is_lifted(
+    env: "ManagerBasedRLEnv", minimal_height: float, object_cfg: SceneEntityCfg = OBJECT
+) -> torch.Tensor:
+    """1 if the object is higher than `minimal_height` (m, world frame)."""
+    return (env.scene[object_cfg.name].data.root_pos_w[:, 2] > minimal_height).float()
+
+
+def object_ee_distance(
+    env: "ManagerBasedRLEnv",
+    std: float,
+    object_cfg: SceneEntityCfg = OBJECT,
+    ee_frame_cfg: SceneEntityCfg = EE_FRAME,
+) -> torch.Tensor:
+    """1 - tanh(distance / std) between end effector and object; `std` in m."""
+    ee_w = env.scene[ee_frame_cfg.name].data.target_pos_w[:, 0]
+    distance = torch.linalg.vector_norm(env.scene[object_cfg.name].data.root_pos_w - ee_w, dim=1)
+    return 1.0 - torch.tanh(distance / std)
+
+
+def object_to_goal(
+    env: "ManagerBasedRLEnv", command_name: str, robot_cfg: SceneEntityCfg, object_cfg: SceneEntityCfg
+) -> torch.Tensor:
+    """[N] distance (m) of the object from the commanded position, which is given in the robot's root frame."""
+    robot = env.scene[robot_cfg.name].data
+    goal = env.command_manager.get_command(command_name)[:, :3]
+    goal_w = combine_frame_transforms(robot.root_pos_w, robot.root_quat_w, goal)[0]
+    return torch.linalg.vector_norm(goal_w - env.scene[object_cfg.name].data.root_pos_w, dim=1)
+
+
+def object_goal_distance(
+    env: "ManagerBasedRLEnv",
+    std: float,
+    minimal_height: float,
+    command_name: str,
+    robot_cfg: SceneEntityCfg = ROBOT,
+    object_cfg: SceneEntityCfg = OBJECT,
+) -> torch.Tensor:
+    """1 - tanh(distance / std) between object and commanded position (`std` in m), 0 unless the object is lifted."""
+    near = 1.0 - torch.tanh(object_to_goal(env, command_name, robot_cfg, object_cfg) / std)
+    return object_is_lifted(env, minimal_height, object_cfg) * near

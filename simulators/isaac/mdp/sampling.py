@@ -1,0 +1,74 @@
+"""Random numbers of terms, drawn from their environment's generator."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from embodied.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from simulators.isaac.env import ManagerBasedRLEnv
+
+Range = tuple[float, float]
+Ids = torch.Tensor | None
+AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+
+
+def all_ids(env: "ManagerBasedRLEnv", env_ids: Ids) -> torch.Tensor:
+    """[M] long."""
+    return torch.arange(env.num_envs) if env_ids is None else env_ids
+
+
+def sample_ranges(env: "ManagerBasedRLEnv", ranges: torch.Tensor, count: int) -> torch.Tensor:
+    """[count, K] uniform between the columns of `ranges` [K, 2]."""
+    drawn = torch.rand(count, len(ranges), generator=env.generator)
+    return torch.addcmul(ranges[:, 0], drawn, ranges[:, 1] - ranges[:, 0])
+
+
+def axis_ranges(given: Mapping[str, Range], where: str) -> torch.Tensor:
+    """[6, 2] ranges of x, y, z (m or m/s) and roll, pitch, yaw (rad or rad/s); an axis not given is (0, 0).
+
+    Raises:
+        ConfigError: An axis has another name.
+    """
+    for name in given:
+        if name not in AXES:
+            raise ConfigError(f"axis {name!r} is unknown", where, nearest(name, AXES))
+    return torch.tensor([given.get(axis, (0.0, 0.0)) for axis in AXES])
+
+
+def sample(
+    env: "ManagerBasedRLEnv", params: Range, shape: tuple[int, ...], distribution: str, where: str
+) -> torch.Tensor:
+    """Numbers of a `shape`: `uniform` or `log_uniform` between the two, or `gaussian` with that mean and deviation.
+
+    Raises:
+        ConfigError: The distribution has another name, or a logarithm none of a bound.
+    """
+    first, second = params
+    if distribution == "uniform":
+        return first + (second - first) * torch.rand(shape, generator=env.generator)
+    if distribution == "gaussian":
+        return first + second * torch.randn(shape, generator=env.generator)
+    if distribution == "log_uniform":
+        if not 0.0 < first <= second:
+            raise ConfigError(f"log_uniform between {first} and {second}", where, "give positive bounds in order")
+        return first * (second / first) ** torch.rand(shape, generator=env.generator)
+    known = ("uniform", "log_uniform", "gaussian")
+    raise ConfigError(f"distribution {distribution!r} is unknown", where, nearest(distribution, known))
+
+
+def combine(defaults: torch.Tensor, drawn: torch.Tensor, operation: str, where: str) -> torch.Tensor:
+    """`add` to, `scale` or replace (`abs`) defaults by drawn numbers.
+
+    Raises:
+        ConfigError: The operation has another name.
+    """
+    if operation == "add":
+        return defaults + drawn
+    if operation == "scale":
+        return defaults * drawn
+    if operation == "abs":
+        return drawn.expand_as(defaults)
+    raise ConfigError(f"operation {operation!r} is unknown", where, nearest(operation, ("add", "scale", "abs")))
