@@ -109,9 +109,6 @@ def beyond_rays(model: mujoco.MjModel) -> str:
         geom = int(wrong.argmax())
         kind = _GEOM(int(model.geom_type[geom])).name.removeprefix("mjGEOM_").lower()
         return f"{kind} {model.geom(geom).name or geom}"
-    for count, word in ((model.nskin, "skin"), (model.nflex, "flex")):
-        if count:
-            return f"a {word}"
     return ""
 
 
@@ -124,16 +121,27 @@ def patterned(model: mujoco.MjModel) -> bool:
     return False
 
 
+def opaque_geoms(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """[G] whether nothing is seen through a geom."""
+    return _geom_rgba(model)[:, 3] >= 1
+
+
+def texture_tint(model: mujoco.MjModel) -> NDArray[np.float32]:
+    """[G, 3] mean colour, from 0 to 1, of each geom's texture; 1 without one."""
+    tint = np.ones((model.ngeom, 3), np.float32)
+    for g in np.flatnonzero(model.geom_matid >= 0):
+        texture = int(model.mat_texid[model.geom_matid[g], int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
+        if texture >= 0:
+            tint[g] = _texels(model, texture).mean((0, 1)) / 255
+    return tint
+
+
 def _geom_rgba(model: mujoco.MjModel) -> NDArray[np.float32]:
     """[G, 4]: a geom's own colour where set, else its material's, times the mean of the material's texture."""
     rgba = np.array(model.geom_rgba)
-    for g in np.flatnonzero(model.geom_matid >= 0):
-        material = model.geom_matid[g]
-        if np.array_equal(rgba[g], np.array(_UNSET_RGBA, np.float32)):
-            rgba[g] = model.mat_rgba[material]
-        texture = int(model.mat_texid[material, int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
-        if texture >= 0:
-            rgba[g, :3] *= _texels(model, texture).mean((0, 1)) / 255
+    unset = (rgba == np.array(_UNSET_RGBA, np.float32)).all(axis=1) & (model.geom_matid >= 0)
+    rgba[unset] = model.mat_rgba[model.geom_matid[unset]]
+    rgba[:, :3] *= texture_tint(model)
     return rgba
 
 

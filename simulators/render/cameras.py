@@ -1,9 +1,8 @@
 """The cameras of a batch of bodies: pictures, depth and segmentation from the batch's arrays."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -12,59 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.errors import ConfigError, InfrastructureError, nearest
 from embodied.spec import Stream, Streams
 from simulators.render.appearance import beyond_rays, patterned
-from simulators.render.gl import GL_HINT, find_gl
+from simulators.render.gl import GL_PACKAGES, find_gl
+from simulators.render.gl_views import GLPainter
 from simulators.render.looks import Looks, turned
 from simulators.render.ray import camera_id
+from simulators.render.ray_views import RayPainter
+from simulators.render.view import KINDS, Fields, Painter, View
 
-KINDS = ("rgb", "depth", "segmentation")
 RENDERERS = ("auto", "ray", "gl", "quality")
-MAX_SIDE, MAX_VIEWS, MAX_BYTES = 2048, 16, 2**34
+MIN_SIDE, MAX_SIDE, MAX_VIEWS, MAX_BYTES = 8, 2048, 16, 2**34
 GL_SIDE = 224
-"""From this many pixels on, MuJoCo's own renderer is the faster one."""
-
-Fields = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class View:
-    """What one camera gives.
-
-    Attributes:
-        camera: Name of a camera of the model.
-        width: Pixels, 8 to 2048.
-        height: Pixels, 8 to 2048.
-        kinds: Of `KINDS`: `rgb` (H, W, 3) uint8, `depth` (H, W) float32 m along the optical axis (where nothing is
-            seen, the far end of the model's view), `segmentation` (H, W) int32 geoms, -1 where there is none.
-    """
-
-    camera: str
-    width: int
-    height: int
-    kinds: tuple[str, ...] = ("rgb",)
-
-
-class Painter(Protocol):
-    """One way of drawing; made of a model and views whose values were checked."""
-
-    fields: tuple[str, ...]
-
-    def paint(
-        self,
-        fields: Fields,
-        rows: NDArray[np.int64],
-        poses: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-        looks: Looks,
-        pictures: Sequence[dict[str, NDArray[Any]]],
-    ) -> None:
-        """Fill for each view its pictures, kind to [N, H, W, ...], of bodies `rows` [N] seen from `poses`: position
-        [N, 3] and rotation matrix [N, 9] of the view's camera."""
-        ...
-
-    def close(self) -> None: ...
+"""From this many pixels on, `auto` prefers MuJoCo's own renderer, which draws highlights and textures too."""
 
 
 class Cameras:
-    """Draws views of a batch of bodies.
+    """Draws views of a batch of bodies: geoms of groups 0 to 2, as MuJoCo shows them by default, and nothing else.
 
     Args:
         model: What the bodies are of; its looks are read once, here.
@@ -149,14 +110,14 @@ def choose(model: mujoco.MjModel, views: Sequence[View], renderer: str) -> str:
         return renderer
     if renderer != "auto":
         if find_gl() is None:
-            raise InfrastructureError("no GL library draws here", f"renderer {renderer}", GL_HINT)
+            raise InfrastructureError("no GL library draws here", f"renderer {renderer}", GL_PACKAGES)
         return renderer
     large = any(max(view.width, view.height) >= GL_SIDE for view in views)
     if (beyond or large or patterned(model)) and find_gl() is not None:
         return "gl"
     if beyond:
         what = f"no GL library draws here, and the ray caster cannot draw {beyond}"
-        raise InfrastructureError(what, "renderer auto", GL_HINT)
+        raise InfrastructureError(what, "renderer auto", GL_PACKAGES)
     return "ray"
 
 
@@ -167,11 +128,13 @@ def _checked(model: mujoco.MjModel, view: View) -> int:
         if kind not in KINDS:
             raise ConfigError(f"camera {view.camera} gives no {kind!r}", "cameras", nearest(kind, KINDS))
     sides = (view.width, view.height)
-    if not view.kinds or not all(isinstance(side, int) and 8 <= side <= MAX_SIDE for side in sides):
+    if not view.kinds or not all(isinstance(side, int) and MIN_SIDE <= side <= MAX_SIDE for side in sides):
         what = f"camera {view.camera} with {view.width}x{view.height} pixels of {len(view.kinds)} kinds"
-        raise ConfigError(what, "cameras", f"choose 8 to {MAX_SIDE} pixels and at least one kind")
-    if int(model.cam_projection[camera]) != int(mujoco.mjtProjection.mjPROJ_PERSPECTIVE):
-        raise ConfigError(f"camera {view.camera} is not a perspective one", "cameras", "give it a fovy")
+        raise ConfigError(what, "cameras", f"choose {MIN_SIDE} to {MAX_SIDE} pixels and at least one kind")
+    if model.cam_sensorsize[camera].any() or int(model.cam_projection[camera]) != int(
+        mujoco.mjtProjection.mjPROJ_PERSPECTIVE
+    ):
+        raise ConfigError(f"camera {view.camera} is not described by a fovy", "cameras", "give it one")
     return camera
 
 
@@ -186,9 +149,5 @@ def _stream(view: View, kind: str) -> Stream:
 
 def _painter(renderer: str, model: mujoco.MjModel, views: tuple[View, ...], threads: int) -> Painter:
     if renderer == "ray":
-        from simulators.render.ray_views import RayPainter
-
         return RayPainter(model, views, threads)
-    from simulators.render.gl_views import GLPainter
-
     return GLPainter(model, views, threads, renderer == "quality")

@@ -19,10 +19,12 @@ from embodied.errors import ConfigError, InfrastructureError
 from simulators.render.ray import camera_id
 
 BACKENDS = ("egl", "osmesa")
-GL_HINT = "for full-quality videos: apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+GL_PACKAGES = "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+GL_HINT = f"for full-quality videos: {GL_PACKAGES}"
 _PROBE_S = 30.0
-_SHADOW_SIDE, _SAMPLES = 2048, 4
-_SLICES, _STACKS = 20, 10  # of round geoms; on a CPU, triangles are what costs
+# On a CPU it is triangles that cost, then samples per pixel.
+_QUALITY = {"offsamples": 4, "shadowsize": 2048, "numslices": 20, "numstacks": 10}
+_LEAN = {"offsamples": 0, "shadowsize": 0, "numslices": 8, "numstacks": 4, "numquads": 1}
 
 # Draws a white wall and looks whether it is bright; run in a process of its own, since a broken GL crashes or hangs.
 _PROBE = """
@@ -88,18 +90,10 @@ class GLRenderer:
     """
 
     def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
-        backend = find_gl()
-        if backend is None:
-            raise InfrastructureError("no GL library draws here", "render", GL_HINT)
-        # MuJoCo reads MUJOCO_GL when it is imported, which has happened; its context classes can be taken directly.
-        os.environ.setdefault("PYOPENGL_PLATFORM", backend)
         self._model, self.width, self.height = model, width, height
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 100)
         self._rect = mujoco.MjrRect(0, 0, width, height)
-        self._window = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
-        self._window.make_current()
-        self._context = _context(model, width, height)
-        mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), self._context)
+        self._window, self._context = open_context(model, width, height)
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
         """[H, W, 3] RGB of `data`, whose poses are up to date, through a camera of the model.
@@ -131,21 +125,30 @@ class GLRenderer:
         self.close()
 
 
-def _context(model: mujoco.MjModel, width: int, height: int) -> mujoco.MjrContext:
-    """A rendering context of our size and quality, which MuJoCo takes from the model only."""
-    places = [
-        (model.vis.global_, "offwidth", width),
-        (model.vis.global_, "offheight", height),
-        (model.vis.quality, "offsamples", _SAMPLES),
-        (model.vis.quality, "shadowsize", _SHADOW_SIDE),
-        (model.vis.quality, "numslices", _SLICES),
-        (model.vis.quality, "numstacks", _STACKS),
-    ]
+def open_context(model: mujoco.MjModel, width: int, height: int, lean: bool = False) -> tuple[Any, mujoco.MjrContext]:
+    """A window that is current in this thread, and a context to draw into it: smooth and with shadows, or `lean`.
+
+    MuJoCo takes size and quality from the model only, which has them meanwhile.
+
+    Raises:
+        InfrastructureError: No GL that works.
+    """
+    backend = find_gl()
+    if backend is None:
+        raise InfrastructureError("no GL library draws here", "render", GL_HINT)
+    # MuJoCo reads MUJOCO_GL when it is imported, which has happened; its context classes can be taken directly.
+    os.environ.setdefault("PYOPENGL_PLATFORM", backend)
+    window = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
+    window.make_current()
+    places = [(model.vis.global_, "offwidth", width), (model.vis.global_, "offheight", height)]
+    places += [(model.vis.quality, name, value) for name, value in (_LEAN if lean else _QUALITY).items()]
     kept = [getattr(owner, name) for owner, name, _ in places]
     try:
         for owner, name, value in places:
             setattr(owner, name, value)
-        return mujoco.MjrContext(model, int(mujoco.mjtFontScale.mjFONTSCALE_100))
+        context = mujoco.MjrContext(model, int(mujoco.mjtFontScale.mjFONTSCALE_100))
     finally:
         for (owner, name, _), value in zip(places, kept, strict=True):
             setattr(owner, name, value)
+    mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), context)
+    return window, context

@@ -115,7 +115,7 @@ def place(pos, mat, cam_pos, cam_mat, frame):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def _bounds(f, reach, us, vs):  # type: ignore[no-untyped-def]
+def screen_bounds(f, reach, us, vs):  # type: ignore[no-untyped-def]
     """First and last column and row that the oriented box `reach` [3] can touch; the last ones are excluded."""
     wide, high = len(us), len(vs)
     if reach[0] == _FAR or reach[1] == _FAR:
@@ -160,7 +160,7 @@ def cast(layer, scene, frame, us, vs, depth, hit):  # type: ignore[no-untyped-de
     kind, size = scene.kind, scene.size
     for g in range(layer[0], layer[1]):
         f = frame[g]
-        x0, x1, y0, y1 = _bounds(f, scene.reach[g], us, vs)
+        x0, x1, y0, y1 = screen_bounds(f, scene.reach[g], us, vs)
         s0, s1, s2 = size[g, 0], size[g, 1], size[g, 2]
         k0, k1, k2 = (_ONE / s0, _ONE / s1, _ONE / s2) if kind[g] == ELLIPSOID else (_ONE, _ONE, _ONE)
         o0, o1, o2 = f[3, 0] * k0, f[3, 1] * k1, f[3, 2] * k2

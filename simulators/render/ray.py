@@ -63,8 +63,8 @@ class RayCaster:
             )
         self.width, self.height, self._supersample, self._threads = width, height, supersample, threads
         tangent = np.tan(np.deg2rad(model.cam_fovy[camera_id(model, camera)]) / 2)
-        self._us = _pixel_centres(width * supersample) * np.float32(tangent * width / height)
-        self._vs = -_pixel_centres(height * supersample) * np.float32(tangent)
+        self._us = pixel_centres(width * supersample) * np.float32(tangent * width / height)
+        self._vs = -pixel_centres(height * supersample) * np.float32(tangent)
         self._ngeom = model.ngeom
         self._geoms, self._scene = build_scene(model, shadows)
 
@@ -131,5 +131,6 @@ class RayCaster:
         return [np.ascontiguousarray(p) for p in (pos, mat, cam_pos.reshape(batch, 3), cam_mat.reshape(batch, 9))]
 
 
-def _pixel_centres(count: int) -> NDArray[np.float32]:
+def pixel_centres(count: int) -> NDArray[np.float32]:
+    """[count] centres of pixels that divide the interval from -1 to 1."""
     return ((2 * np.arange(count) + 1 - count) / count).astype(np.float32)
