@@ -110,7 +110,8 @@ def describe_task(label: str, task: dict[str, Any], body: dict[str, Any], episod
     unknown = dict.fromkeys(("episodes", "successes", "success_rate", "success_ci95"))
     if not is_simulated_here(task):
         env = task.get("env", task.get("name"))
-        return {"task": label, "robot": f"worker: {env}", "cameras": [], "instruction": ""} | unknown
+        words = task.get("instruction", "")
+        return {"task": label, "robot": f"worker: {env}", "cameras": [], "instruction": words} | unknown
     made = make_body(task, body, episodes, seed=0, autoreset=False)
     try:
         model, spec = simulated_task(made).model, made.spec
