@@ -12,6 +12,9 @@ from simulators.isaac.simulation import EnvIds
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
 
+ROUNDING_S = 1e-4
+"""More than what the float32 differences of `time_left` lose: a command of 4 s lasts 120 steps of 1/30 s."""
+
 
 class CommandTerm(ManagerTermBase):
     """A goal of each environment.
@@ -60,8 +63,8 @@ class CommandTerm(ManagerTermBase):
         """A step of `dt` s."""
         self._update_metrics()
         self.time_left -= dt
-        if self.time_left.min() <= 0.0:
-            self._resample((self.time_left <= 0.0).nonzero().flatten())
+        if self.time_left.min() <= ROUNDING_S:
+            self._resample((self.time_left <= ROUNDING_S).nonzero().flatten())
         self._update_command()
 
     def _resample(self, env_ids: Any) -> None:
