@@ -76,9 +76,10 @@ class Cameras:
             ConfigError: `ids` or `looks` do not fit the batch, or the pictures would take more than 16 GiB.
         """
         bodies = len(fields["cam_xpos"])
-        rows = np.arange(bodies) if ids is None else np.asarray(ids, np.int64).ravel()
-        if len(rows) and not 0 <= rows.min() <= rows.max() < bodies:
+        rows = np.arange(bodies) if ids is None else np.asarray(ids).ravel()
+        if len(rows) and not (np.issubdtype(rows.dtype, np.integer) and 0 <= rows.min() <= rows.max() < bodies):
             raise ConfigError(f"body ids {rows}", "ids", f"give integers below {bodies}")
+        rows = rows.astype(np.int64)
         if len(rows) * self._bytes > MAX_BYTES:
             raise ConfigError(f"pictures of {len(rows)} bodies", "cameras", "draw fewer bodies or fewer pixels")
         looks = looks or Looks()
