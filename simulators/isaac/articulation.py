@@ -10,7 +10,7 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.actuators import ImplicitActuatorCfg, drive_joints
 from simulators.isaac.articulation_data import ArticulationData
-from simulators.isaac.asset import Asset, put, rows, to_wxyz
+from simulators.isaac.asset import Asset, put, to_wxyz
 from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import as_index, resolve_matching_names, resolve_matching_names_values
 from simulators.isaac.quaternion import Order
@@ -97,14 +97,14 @@ class Articulation(Asset):
         self, position: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None
     ) -> None:
         """[n, j] rad or m."""
-        put(self._qpos, position.double(), env_ids, self._address(self.data._qpos_ids, joint_ids))
+        put(self.data._qpos, position, env_ids, self._address(self.data._qpos_ids, joint_ids))
         self._sim.touch(env_ids)
 
     def write_joint_velocity_to_sim(
         self, velocity: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None
     ) -> None:
         """[n, j] rad/s or m/s."""
-        put(self._qvel, velocity.double(), env_ids, self._address(self.data._qvel_ids, joint_ids))
+        put(self.data._qvel, velocity, env_ids, self._address(self.data._qvel_ids, joint_ids))
         self._sim.touch(env_ids)
 
     def write_joint_stiffness_to_sim(
@@ -122,10 +122,9 @@ class Articulation(Asset):
         self._write_bias(2, self.data.joint_damping)
 
     def reset(self, env_ids: EnvIds = None) -> None:
-        which = rows(env_ids)
         if not self._only_positions:
-            self.data.joint_vel_target[which] = 0.0
-            self.data.joint_effort_target[which] = 0.0
+            put(self.data.joint_vel_target, 0.0, env_ids, slice(None))
+            put(self.data.joint_effort_target, 0.0, env_ids, slice(None))
 
     def _build(self, spec: mujoco.MjSpec | None, name: str, order: Order, dt: float) -> mujoco.MjSpec:
         """Bring the robot into the scene; the first robot's file is the scene."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from simulators.isaac.body_state import BodyState
+from simulators.isaac.body_state import BodyState, single
 from simulators.isaac.names import as_index
 from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import Simulation, fresh
@@ -71,21 +71,21 @@ class ArticulationData(BodyState):
 
     @fresh
     def joint_pos(self) -> torch.Tensor:
-        return self._qpos[:, self._qpos_index].to(torch.float32)
+        return single(self._qpos[:, self._qpos_index])
 
     @fresh
     def joint_vel(self) -> torch.Tensor:
-        return self._qvel[:, self._qvel_index].to(torch.float32)
+        return single(self._qvel[:, self._qvel_index])
 
     @fresh
     def joint_acc(self) -> torch.Tensor:
         """rad/s² or m/s², of the last physics step."""
-        return self._field("qacc")[:, self._qvel_index].to(torch.float32)
+        return single(self._field("qacc")[:, self._qvel_index])
 
     @fresh
     def applied_torque(self) -> torch.Tensor:
         """N m or N that the actuators applied in the last physics step, limits included."""
-        return self._field("qfrc_actuator")[:, self._qvel_index].to(torch.float32)
+        return single(self._field("qfrc_actuator")[:, self._qvel_index])
 
 
 def _rows(numbers: np.ndarray, num_envs: int) -> torch.Tensor:

@@ -3,28 +3,26 @@
 from typing import Any
 
 import mujoco
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from embodied.errors import ConfigError
 from simulators.isaac.body_state import ordered
 from simulators.isaac.math import convert_quat, quat_apply, quat_apply_inverse, quat_conjugate, quat_mul
 from simulators.isaac.quaternion import Order
-from simulators.isaac.simulation import EnvIds, Simulation
-
-_ROWS = slice(None)
-
-
-def rows(env_ids: EnvIds) -> Any:
-    """An index of all environments, or of those named."""
-    return _ROWS if env_ids is None else env_ids
+from simulators.isaac.simulation import EnvIds, Simulation, rows
 
 
 def put(target: torch.Tensor, value: Any, env_ids: EnvIds, columns: Any) -> None:
-    """Write `value` [n, ...] to some rows and columns."""
-    if env_ids is None or isinstance(env_ids, slice) or isinstance(columns, slice):
-        target[rows(env_ids), columns] = value
+    """Write `value` [n, ...] to some rows and columns of a tensor, in numpy, which indexes and converts faster."""
+    array: NDArray[Any] = target.numpy()
+    value = value.numpy() if isinstance(value, torch.Tensor) else value
+    which = rows(env_ids)
+    if isinstance(which, slice) or isinstance(columns, slice):
+        array[which, columns] = value
     else:
-        target[torch.as_tensor(env_ids)[:, None], columns] = value
+        array[np.asarray(which)[:, None], columns] = value
 
 
 def to_wxyz(quat: torch.Tensor, order: Order) -> torch.Tensor:
@@ -61,12 +59,13 @@ class Asset:
     def _bind_root(self, sim: Simulation, body: int, order: Order) -> None:
         model = sim.model
         self._sim, self._order, self._body = sim, order, body
-        self._qpos, self._qvel = sim.field("qpos"), sim.field("qvel")
+        self._qpos, self._qvel = sim.batch.bind("qpos"), sim.batch.bind("qvel")
         joint = int(model.body_jntadr[body])
         free = model.body_jntnum[body] == 1 and model.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_FREE)
         self._free = (int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])) if free else None
         self._mocap = int(model.body_mocapid[body])
         self._inertial_pos = torch.from_numpy(model.body_ipos[body]).float()
+        self._centred = not self._inertial_pos.any()
         self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[body]), order)
 
     def _default_root_state(self) -> torch.Tensor:
@@ -105,18 +104,19 @@ class Asset:
         Raises:
             ConfigError: The base is fixed and the pose is another than its own.
         """
+        pose = root_pose.numpy()
+        quat = pose[:, 3:7] if self._order == "wxyz" else pose[:, [6, 3, 4, 5]]
         which = rows(env_ids)
-        quat = to_wxyz(root_pose[:, 3:7], self._order)
         if self._free is not None:
             start = self._free[0]
-            self._qpos[which, start : start + 3] = root_pose[:, :3].double()
-            self._qpos[which, start + 3 : start + 7] = quat.double()
+            self._qpos[which, start : start + 3] = pose[:, :3]
+            self._qpos[which, start + 3 : start + 7] = quat
         elif self._mocap >= 0:
-            self._sim.field("mocap_pos")[which, self._mocap] = root_pose[:, :3].double()
-            self._sim.field("mocap_quat")[which, self._mocap] = quat.double()
+            self._sim.batch.bind("mocap_pos")[which, self._mocap] = pose[:, :3]
+            self._sim.batch.bind("mocap_quat")[which, self._mocap] = quat
+        elif np.abs(pose - self.data.default_root_state.numpy()[which, :7]).max(initial=0.0) > 1e-5:
+            raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
         else:
-            if not torch.allclose(root_pose, self.data.default_root_state[which][:, :7], atol=1e-5):
-                raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
             return
         self._sim.touch(env_ids)
 
@@ -128,9 +128,11 @@ class Asset:
 
     def write_root_com_velocity_to_sim(self, root_velocity: torch.Tensor, env_ids: EnvIds = None) -> None:
         """The centre of mass's velocity."""
+        if self._centred or self._free is None:
+            return self.write_root_link_velocity_to_sim(root_velocity, env_ids)
         arm = quat_apply(self._written_quat(env_ids), self._inertial_pos, "wxyz")
         linear = root_velocity[:, :3] - torch.linalg.cross(root_velocity[:, 3:6], arm)
-        self.write_root_link_velocity_to_sim(torch.cat([linear, root_velocity[:, 3:6]], dim=-1), env_ids)
+        return self.write_root_link_velocity_to_sim(torch.cat([linear, root_velocity[:, 3:6]], dim=-1), env_ids)
 
     def write_root_link_velocity_to_sim(self, root_velocity: torch.Tensor, env_ids: EnvIds = None) -> None:
         """The velocity of the link's origin. A root that is not free has none."""
@@ -138,16 +140,15 @@ class Asset:
             return
         start, which = self._free[1], rows(env_ids)
         angular = quat_apply_inverse(self._written_quat(env_ids), root_velocity[:, 3:6], "wxyz")
-        self._qvel[which, start : start + 3] = root_velocity[:, :3].double()
-        self._qvel[which, start + 3 : start + 6] = angular.double()
+        self._qvel[which, start : start + 3] = root_velocity[:, :3].numpy()
+        self._qvel[which, start + 3 : start + 6] = angular.numpy()
         self._sim.touch(env_ids)
 
     def _written_quat(self, env_ids: EnvIds) -> torch.Tensor:
-        """[n, 4] wxyz, as last written."""
-        if self._free is None:
-            return torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+        """[n, 4] wxyz of a free root, as last written."""
+        assert self._free is not None
         start = self._free[0] + 3
-        return self._qpos[rows(env_ids), start : start + 4].float()
+        return torch.from_numpy(self._qpos[rows(env_ids), start : start + 4].astype(np.float32))
 
     def _write_defaults(self) -> None:
         state = self._default_root_state()

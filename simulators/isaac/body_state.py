@@ -11,9 +11,14 @@ from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import Simulation, fresh
 
 
+def single(numbers: torch.Tensor) -> torch.Tensor:
+    """A float32 copy; twice as fast as `to` for few numbers."""
+    return torch.empty(numbers.shape).copy_(numbers)
+
+
 def ordered(quat_wxyz: torch.Tensor, order: Order) -> torch.Tensor:
     """float32 quaternions in `order`."""
-    quat = quat_wxyz.to(torch.float32)
+    quat = single(quat_wxyz)
     return quat if order == "wxyz" else quat.roll(-1, -1)
 
 
@@ -35,6 +40,9 @@ class BodyState:
         self._tree = torch.from_numpy(model.body_rootid[list(ids)]).long()
         self._tree_root = int(self._tree[0])
         self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[list(ids)]), order)
+        moves = model.body_weldid[self._root] != 0 or model.body_mocapid[self._root] >= 0
+        # The pose of a root that is fixed in the world.
+        self._fixed = None if moves else (self._live_root_pos(), self._live_root_quat())
         gravity = torch.from_numpy(model.opt.gravity.copy()).float()
         self.GRAVITY_VEC_W = normalize(gravity).repeat(sim.num_envs, 1)
         self.FORWARD_VEC_B = torch.tensor([[1.0, 0.0, 0.0]]).repeat(sim.num_envs, 1)
@@ -43,11 +51,11 @@ class BodyState:
 
     @fresh
     def root_link_pos_w(self) -> torch.Tensor:
-        return self._fields["xpos"][:, self._root].to(torch.float32)
+        return self._live_root_pos() if self._fixed is None else self._fixed[0].clone()
 
     @fresh
     def root_link_quat_w(self) -> torch.Tensor:
-        return ordered(self._fields["xquat"][:, self._root], self._order)
+        return self._live_root_quat() if self._fixed is None else self._fixed[1].clone()
 
     @fresh
     def root_link_pose_w(self) -> torch.Tensor:
@@ -59,7 +67,7 @@ class BodyState:
 
     @fresh
     def root_com_pos_w(self) -> torch.Tensor:
-        return self._field("xipos")[:, self._root].to(torch.float32)
+        return single(self._field("xipos")[:, self._root])
 
     @fresh
     def root_com_quat_w(self) -> torch.Tensor:
@@ -112,7 +120,7 @@ class BodyState:
 
     @fresh
     def body_link_pos_w(self) -> torch.Tensor:
-        return self._fields["xpos"][:, self._ids].to(torch.float32)
+        return single(self._fields["xpos"][:, self._ids])
 
     @fresh
     def body_link_quat_w(self) -> torch.Tensor:
@@ -128,7 +136,7 @@ class BodyState:
 
     @fresh
     def body_com_pos_w(self) -> torch.Tensor:
-        return self._field("xipos")[:, self._ids].to(torch.float32)
+        return single(self._field("xipos")[:, self._ids])
 
     @fresh
     def body_com_quat_w(self) -> torch.Tensor:
@@ -180,6 +188,12 @@ class BodyState:
     body_lin_vel_w = property(lambda self: self.body_com_lin_vel_w)
     body_ang_vel_w = property(lambda self: self.body_com_ang_vel_w)
 
+    def _live_root_pos(self) -> torch.Tensor:
+        return single(self._fields["xpos"][:, self._root])
+
+    def _live_root_quat(self) -> torch.Tensor:
+        return ordered(self._fields["xquat"][:, self._root], self._order)
+
     def _field(self, name: str) -> torch.Tensor:
         """A live field, bound when first asked for, since each costs a copy per step."""
         if name not in self._fields:
@@ -195,4 +209,4 @@ class BodyState:
         spatial = cvel[:, ids]
         angular, linear = spatial[..., :3], spatial[..., 3:]
         arm = self._field(point)[:, ids] - centre[:, tree]
-        return torch.cat([linear + torch.linalg.cross(angular, arm), angular], dim=-1).to(torch.float32)
+        return single(torch.cat([linear + torch.linalg.cross(angular, arm), angular], dim=-1))

@@ -101,6 +101,7 @@ class ManagerBasedRLEnv(EnvBase):
 
     def _reset_idx(self, env_ids: torch.Tensor) -> None:
         """Reset entities and managers of `env_ids`, and log their episodes."""
+        self.command_manager.measure()
         self.curriculum_manager.compute(env_ids)
         self.scene.reset(env_ids)
         self.event_manager.apply("reset", env_ids, global_env_step_count=self.common_step_counter)

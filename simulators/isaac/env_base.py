@@ -3,8 +3,7 @@
 import copy
 import math
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import gymnasium
@@ -139,11 +138,9 @@ class EnvBase(gymnasium.Env):
     def _reset_idx(self, env_ids: torch.Tensor) -> None:
         raise NotImplementedError
 
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """Quaternion functions take this environment's order."""
-        with quaternion_order(self.quaternion):
-            yield
+    def _at_work(self) -> AbstractContextManager[None]:
+        """Within, quaternion functions take this environment's order."""
+        return quaternion_order(self.quaternion)
 
     def _require_started(self) -> None:
         if not self._started:
@@ -151,8 +148,8 @@ class EnvBase(gymnasium.Env):
 
     def _begin(self, env_ids: torch.Tensor) -> None:
         """Start episodes in `env_ids`."""
-        self.sim.begin(env_ids)
         self._reset_idx(env_ids)
+        self.sim.begin(env_ids)
         self.scene.write_data_to_sim()
         self.sim.forward()
 

@@ -6,7 +6,7 @@ import mujoco
 import torch
 
 from simulators.isaac.asset import to_wxyz
-from simulators.isaac.body_state import ordered
+from simulators.isaac.body_state import ordered, single
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.math import quat_mul, subtract_frame_transforms
 from simulators.isaac.quaternion import Order
@@ -42,7 +42,7 @@ class FrameTransformerData:
     @fresh
     def source_pos_w(self) -> torch.Tensor:
         """[N, 3]"""
-        return self._pos[:, self._sites[0]].to(torch.float32)
+        return single(self._pos[:, self._sites[0]])
 
     @fresh
     def source_quat_w(self) -> torch.Tensor:
@@ -52,7 +52,7 @@ class FrameTransformerData:
     @fresh
     def target_pos_w(self) -> torch.Tensor:
         """[N, T, 3]"""
-        return self._pos[:, self._targets].to(torch.float32)
+        return single(self._pos[:, self._targets])
 
     @fresh
     def target_quat_w(self) -> torch.Tensor:

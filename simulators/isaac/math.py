@@ -10,10 +10,45 @@ from collections.abc import Sequence
 
 import torch
 
-from simulators.isaac.quaternion import Order, present_order
+from simulators.isaac.quaternion import ORDERS, Order, present_order
 
 Tensor = torch.Tensor
 Shape = Sequence[int] | int
+
+
+def _constants(order: Order) -> tuple[Tensor, Tensor]:
+    """[4] signs of the conjugate, and [16, 4] what the products of components contribute to a quaternion product."""
+    x, y, z, w = (0, 1, 2, 3) if order == "xyzw" else (1, 2, 3, 0)
+    sign = torch.full((4,), -1.0)
+    sign[w] = 1.0
+    product = torch.zeros(4, 4, 4)
+    for i, j, k, value in (
+        *((w, i, i, 1.0) for i in (w, x, y, z)),
+        *((i, w, i, 1.0) for i in (x, y, z)),
+        *((i, i, w, -1.0) for i in (x, y, z)),
+        *((i, j, k, 1.0) for i, j, k in ((x, y, z), (y, z, x), (z, x, y))),
+        *((j, i, k, -1.0) for i, j, k in ((x, y, z), (y, z, x), (z, x, y))),
+    ):
+        product[i, j, k] = value
+    return sign, product.reshape(16, 4)
+
+
+_CONJUGATE = {order: _constants(order)[0] for order in ORDERS}
+_PRODUCT = {order: _constants(order)[1] for order in ORDERS}
+
+
+def _euler(order: Order) -> Tensor:
+    """[8, 4] what products of yaw's, pitch's and roll's cosine or sine contribute to a quaternion."""
+    axes = [3, 2, 1, 0] if order == "xyzw" else [0, 3, 2, 1]
+    w, z, y, x = (torch.eye(4)[axis] for axis in axes)
+
+    def times(p: Tensor, q: Tensor) -> Tensor:
+        return (p[:, None] * q).flatten() @ _PRODUCT[order]
+
+    return torch.stack([times(times(p, q), r) for p in (w, z) for q in (w, y) for r in (w, x)])
+
+
+_EULER = {order: _euler(order) for order in ORDERS}
 
 
 def _xyz(q: Tensor, order: Order | None) -> Tensor:
@@ -57,7 +92,7 @@ def quat_unique(q: Tensor, order: Order | None = None) -> Tensor:
 
 def quat_conjugate(q: Tensor, order: Order | None = None) -> Tensor:
     """The inverse of unit quaternions."""
-    return _join(-_xyz(q, order), _w(q, order), order)
+    return q * _CONJUGATE[order or present_order()].to(q.dtype)
 
 
 def quat_inv(q: Tensor, order: Order | None = None) -> Tensor:
@@ -67,24 +102,31 @@ def quat_inv(q: Tensor, order: Order | None = None) -> Tensor:
 
 def quat_mul(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
     """q1 after q2."""
-    a, v, b, u = _w(q1, order), _xyz(q1, order), _w(q2, order), _xyz(q2, order)
-    v, u = torch.broadcast_tensors(v, u)
-    xyz = torch.linalg.cross(v, u).addcmul_(a, u).addcmul_(b, v)
-    return _join(xyz, a * b - (v * u).sum(dim=-1, keepdim=True), order)
+    products = q1.unsqueeze(-1) * q2.unsqueeze(-2)
+    return products.flatten(-2) @ _PRODUCT[order or present_order()].to(products.dtype)
 
 
 def quat_apply(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
     """`vec` [..., 3] rotated."""
-    xyz, vec = torch.broadcast_tensors(_xyz(quat, order), vec)
-    t = torch.linalg.cross(xyz, vec).mul_(2.0)
-    return torch.addcmul(vec, _w(quat, order), t).add_(torch.linalg.cross(xyz, t))
+    return _rotate(quat, vec, order, 2.0)
 
 
 def quat_apply_inverse(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
     """`vec` [..., 3] rotated back."""
-    xyz, vec = torch.broadcast_tensors(_xyz(quat, order), vec)
-    t = torch.linalg.cross(xyz, vec).mul_(2.0)
-    return torch.addcmul(vec, _w(quat, order), t, value=-1.0).add_(torch.linalg.cross(xyz, t))
+    return _rotate(quat, vec, order, -2.0)
+
+
+def _rotate(quat: Tensor, vec: Tensor, order: Order | None, twice: float) -> Tensor:
+    """v + 2 w (u x v) + 2 u x (u x v); with -2 w for the inverse. Few operations: each costs more than its numbers."""
+    if (order or present_order()) == "xyzw":
+        xyz, w = quat[..., :3], quat[..., 3:]
+    else:
+        xyz, w = quat[..., 1:], quat[..., :1]
+    if xyz.shape != vec.shape:
+        xyz, vec = torch.broadcast_tensors(xyz, vec)
+    once = torch.linalg.cross(xyz, vec)
+    turned = torch.linalg.cross(xyz, once).mul_(2.0)
+    return turned.addcmul_(w, once, value=twice).add_(vec)
 
 
 quat_rotate = quat_apply
@@ -135,12 +177,12 @@ def quat_box_minus(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor
 
 
 def quat_from_euler_xyz(roll: Tensor, pitch: Tensor, yaw: Tensor, order: Order | None = None) -> Tensor:
-    """Rotations about the fixed x, y and z axis in turn, rad."""
-    cr, sr = (roll * 0.5).cos(), (roll * 0.5).sin()
-    cp, sp = (pitch * 0.5).cos(), (pitch * 0.5).sin()
-    cy, sy = (yaw * 0.5).cos(), (yaw * 0.5).sin()
-    xyz = [sr * cp * cy - cr * sp * sy, cr * sp * cy + sr * cp * sy, cr * cp * sy - sr * sp * cy]
-    return _join(torch.stack(xyz, dim=-1), (cr * cp * cy + sr * sp * sy).unsqueeze(-1), order)
+    """Rotations about the fixed x, y and z axis in turn, rad: the product of three quaternions, yaw's first."""
+    half = torch.stack(torch.broadcast_tensors(roll, pitch, yaw), dim=-1) * 0.5
+    parts = torch.stack([half.cos(), half.sin()], dim=-1)
+    products = parts[..., 2, :, None] * parts[..., 1, None, :]
+    products = products.flatten(-2).unsqueeze(-1) * parts[..., 0, None, :]
+    return products.flatten(-2) @ _EULER[order or present_order()].to(products.dtype)
 
 
 def euler_xyz_from_quat(quat: Tensor, order: Order | None = None) -> tuple[Tensor, Tensor, Tensor]:

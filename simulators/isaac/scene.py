@@ -53,6 +53,7 @@ class InteractiveScene:
         self.articulations: dict[str, Articulation] = {}
         self.rigid_objects: dict[str, RigidObject] = {}
         self.sensors: dict[str, FrameTransformer] = {}
+        self._by_name: dict[str, Any] = {}
         self._statics: dict[str, AssetBaseCfg] = {}
         self.env_origins = torch.zeros(cfg.num_envs, 3)
         for name, member in vars(cfg).items():
@@ -72,6 +73,8 @@ class InteractiveScene:
         Raises:
             ConfigError: There is none.
         """
+        if name in self._by_name:
+            return self._by_name[name]
         for group in (self.articulations, self.rigid_objects, self.sensors):
             if name in group:
                 return group[name]
@@ -109,6 +112,7 @@ class InteractiveScene:
         self.sim = Simulation(model, self.num_envs, sim)
         for entity in self._entities():
             entity._bind(self.sim, order)
+        self._by_name = {**self.sensors, **self.rigid_objects, **self.articulations}
         self.sim.keep_as_blank()
 
     def write_data_to_sim(self) -> None:

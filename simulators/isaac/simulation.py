@@ -17,6 +17,13 @@ from simulators.isaac.cfg import SimulationCfg
 EnvIds = torch.Tensor | Sequence[int] | slice | None
 
 
+def rows(env_ids: EnvIds) -> Any:
+    """A numpy index of all environments, or of those named."""
+    if env_ids is None:
+        return slice(None)
+    return env_ids.numpy() if isinstance(env_ids, torch.Tensor) else env_ids
+
+
 class Simulation:
     """`num_envs` worlds of one model.
 
@@ -34,14 +41,16 @@ class Simulation:
         self.cfg, self.model, self.num_envs = cfg, model, num_envs
         self.physics_dt = cfg.dt
         self.batch = Batch(model, num_envs, cfg.num_threads, persistent=True)
+        self._time, self._warmstart = self.batch.bind("time"), self.batch.bind("qacc_warmstart")
         self.stamp = 0
         self.faults = np.zeros(num_envs, bool)
         self._fields: dict[str, torch.Tensor] = {}
         self._changed: NDArray[np.bool_] = np.zeros(num_envs, bool)
         self.dirty = False
+        self._touched: EnvIds = None
         self._blank = self.batch.state[0].copy()
         self._warning = self.batch.warning[:, :, 1]
-        self._warnings = self._warning.copy()
+        self._warnings, self._warned = self._warning.copy(), int(self._warning.sum())
 
     def field(self, name: str) -> torch.Tensor:
         """The live [N, ...] tensor of an MjData field, float64 for real numbers. After writing a state field, `touch`.
@@ -61,14 +70,17 @@ class Simulation:
 
     def touch(self, env_ids: EnvIds = None) -> None:
         """Say that the state of `env_ids` was written; what derives from it is computed when next asked for."""
-        self._changed[slice(None) if env_ids is None else env_ids] = True
-        self.dirty = True
         self.stamp += 1
+        if self.dirty and env_ids is self._touched:
+            return
+        self._changed[rows(env_ids)] = True
+        self._touched = env_ids
+        self.dirty = True
 
     def begin(self, env_ids: EnvIds) -> None:
         """Set time and the solver's warm start of `env_ids` to zero, so that an episode does not depend on the last."""
-        for name in ("time", "qacc_warmstart"):
-            self.batch.bind(name)[env_ids] = 0.0
+        self._time[rows(env_ids)] = 0.0
+        self._warmstart[rows(env_ids)] = 0.0
         self.touch(env_ids)
 
     def forward(self) -> None:
@@ -89,10 +101,10 @@ class Simulation:
         except SimulationError as error:
             faulty = np.zeros(self.num_envs, bool)
             faulty[error.ids] = True
-        if not np.array_equal(self._warning, self._warnings):
+        if (warned := int(self._warning.sum())) != self._warned:
             changed = (self._warning != self._warnings).any(axis=1)
             faulty = changed if faulty is None else faulty | changed
-            self._warnings = self._warning.copy()
+            self._warnings, self._warned = self._warning.copy(), warned
         if not np.isfinite(self.batch.state.sum()):
             infinite = ~np.isfinite(self.batch.state).all(axis=1)
             faulty = infinite if faulty is None else faulty | infinite

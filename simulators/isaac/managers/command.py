@@ -1,6 +1,6 @@
 """Commands: goals that are drawn at a reset and again from time to time."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -23,7 +23,11 @@ class CommandTerm(ManagerTermBase):
         metrics: Name to [N]; their means over the environments that are reset are logged, then they are zeroed.
         time_left: [N] s until the command is drawn anew.
         command_counter: [N] commands drawn in this episode.
+        metrics_from_state: Whether `_update_metrics` depends on the present state and command alone. It is then called
+            when episodes end instead of in every step, and `metrics` are those of that time.
     """
+
+    metrics_from_state: ClassVar[bool] = False
 
     def __init__(self, cfg: CommandTermCfg, env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
@@ -61,7 +65,8 @@ class CommandTerm(ManagerTermBase):
 
     def compute(self, dt: float) -> None:
         """A step of `dt` s."""
-        self._update_metrics()
+        if not self.metrics_from_state:
+            self._update_metrics()
         self.time_left -= dt
         if self.time_left.min() <= ROUNDING_S:
             self._resample((self.time_left <= ROUNDING_S).nonzero().flatten())
@@ -74,6 +79,7 @@ class CommandTerm(ManagerTermBase):
         drawn = torch.rand(len(env_ids), generator=self._env.generator)
         self.time_left[env_ids] = drawn * (high - low) + low
         self._resample_command(env_ids)
+        self._env.sim.stamp += 1  # What was computed from the command before is old.
         self.command_counter[env_ids] += 1
 
 
@@ -109,6 +115,12 @@ class CommandManager(ManagerBase):
         """A step of `dt` s."""
         for term in self._by_name.values():
             term.compute(dt)
+
+    def measure(self) -> None:
+        """Update the metrics that are a function of the state, before it is reset."""
+        for term in self._by_name.values():
+            if term.metrics_from_state:
+                term._update_metrics()
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
         """Draw commands; returns `Metrics/<command>/<metric>`."""
