@@ -56,7 +56,7 @@ class Cameras:
         self.streams: Streams = tuple(_stream(view, kind) for view in self._views for kind in view.kinds)
         self._bytes = sum(stream.size * np.dtype(stream.dtype).itemsize for stream in self.streams)
         self.renderer = choose(model, self._views, renderer)
-        self._painter = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
+        self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
         self.fields = self._painter.fields
 
     def render(
@@ -73,8 +73,11 @@ class Cameras:
             Stream name to owned [N, *shape].
 
         Raises:
-            ConfigError: `ids` or `looks` do not fit the batch, or the pictures would take more than 16 GiB.
+            ConfigError: `ids` or `looks` do not fit the batch, the pictures would take more than 16 GiB, or the cameras
+                are closed.
         """
+        if self._painter is None:
+            raise ConfigError("the cameras are closed", "cameras", "make new ones")
         bodies = len(fields["cam_xpos"])
         rows = np.arange(bodies) if ids is None else np.asarray(ids).ravel()
         if len(rows) and not (np.issubdtype(rows.dtype, np.integer) and 0 <= rows.min() <= rows.max() < bodies):
@@ -93,7 +96,9 @@ class Cameras:
 
     def close(self) -> None:
         """Release threads and contexts; nothing can be drawn any more."""
-        self._painter.close()
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
 
 
 def choose(model: mujoco.MjModel, views: Sequence[View], renderer: str) -> str:

@@ -40,8 +40,13 @@ class GLPainter:
 
     def __init__(self, model: mujoco.MjModel, views: Sequence[View], threads: int, quality: bool) -> None:
         self._hands = [ThreadPoolExecutor(1, "render") for _ in range(threads)]
-        # One after the other: each changes the model for a moment.
-        self._easels = [_result(hand.submit(_Easel, model, views, quality)) for hand in self._hands]
+        self._easels: list[_Easel] = []
+        try:
+            for hand in self._hands:  # one after the other: each changes the model for a moment
+                self._easels.append(_result(hand.submit(_Easel, model, views, quality)))
+        except Exception:
+            self.close()
+            raise
 
     def paint(self, fields: Fields, rows: NDArray[np.int64], poses: Poses, looks: Looks, pictures: Pictures) -> None:
         edges = np.linspace(0, len(rows), min(len(self._hands), len(rows)) + 1).astype(int)
@@ -54,8 +59,9 @@ class GLPainter:
             _result(future)
 
     def close(self) -> None:
-        for hand, easel in zip(self._hands, self._easels, strict=True):
+        for hand, easel in zip(self._hands, self._easels, strict=False):
             _result(hand.submit(easel.close))
+        for hand in self._hands:
             hand.shutdown()
         self._hands, self._easels = [], []
 
@@ -128,7 +134,7 @@ class _Easel:
         if looks.geom_rgba is not None:
             for geom in self._scene.geoms[: self._scene.ngeom]:
                 if geom.objtype == _GEOM:
-                    geom.rgba[:] = looks.geom_rgba[row, geom.objid]
+                    geom.rgba[:] = np.clip(looks.geom_rgba[row, geom.objid], 0, 1)
                     if self._opaque[geom.objid]:
                         geom.rgba[3] = 1
         if looks.light_diffuse is not None:

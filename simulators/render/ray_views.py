@@ -47,7 +47,7 @@ class RayPainter:
         self._table = Table(scene.kind, scene.size, scene.reach, red | green << 8 | blue << 16, *counts)
         self._lights = np.flatnonzero(model.light_active)
         self._simple = len(scene.lights) <= _LIGHTS and not (scene.lights[:, 8] > 0).any()
-        self._paint, self._numbers = _mixed([scene]), _numbers(self._geoms)
+        self._paint, self._numbers = self._mixed(Looks(), np.zeros(1, np.int64)), _numbers(self._geoms)
         self._rays = [_rays(model, view) for view in views]
         cameras = [camera_id(model, view.camera) for view in views]
         self._still = [model.body_weldid[model.cam_bodyid[camera]] == 0 for camera in cameras]
@@ -60,14 +60,14 @@ class RayPainter:
         pos = np.asarray(fields["geom_xpos"], np.float64).reshape(batch, -1, 3)[rows[:, None], self._geoms]
         mat = np.asarray(fields["geom_xmat"], np.float64).reshape(batch, -1, 9)[rows[:, None], self._geoms]
         coloured = any(given is not None for given in (looks.geom_rgba, looks.light_diffuse, looks.light_dir))
-        scenes = [self._scene_of(looks, row) for row in rows] if coloured else [self._scene]
-        paint = _mixed(scenes) if coloured and self._simple else self._paint
+        paint = self._mixed(looks, rows) if coloured and self._simple else self._paint
         turned = looks.cam_pos is not None or looks.cam_rot is not None
         for at, (pose, picture) in enumerate(zip(poses, pictures, strict=True)):
             bodies, keep = (pos, mat, *pose), self._still[at] and not turned
             if "rgb" in picture and self._simple:
                 self._draw(at, bodies, paint, keep and not coloured, picture["rgb"], _NO_DEPTH, _NO_GEOMS)
             elif "rgb" in picture:
+                scenes = [self._scene_of(looks, row) for row in rows] if coloured else [self._scene]
                 self._draw_slowly(at, bodies, scenes, picture["rgb"])
             if "depth" in picture or "segmentation" in picture:
                 shape = (len(rows), len(self._rays[at].vs), self._rays[at].width)
@@ -140,35 +140,45 @@ class RayPainter:
         edges = np.linspace(0, count, min(self._threads, count) + 1).astype(int)
         list(self._pool.map(some, map(slice, edges[:-1], edges[1:]), timeout=_DEADLINE_S))
 
-    def _scene_of(self, looks: Looks, row: int) -> Scene:
-        """The scene with the looks of one body."""
+    def _mixed(self, looks: Looks, rows: NDArray[np.int64]) -> Paint:
+        """The paint of bodies `rows`, of which N are told apart, or 1 where only the model's looks count."""
         scene = self._scene
-        lights, poses = scene.lights, scene.light_pose
+        colour, alpha = scene.colour[None], scene.alpha[None]
+        diffuse, to_light = np.zeros((len(rows), _LIGHTS, 3), np.float32), np.zeros((len(rows), 3), np.float32)
+        diffuse[:, : len(scene.lights)] = scene.lights[:_LIGHTS, :3]
+        to_light[:] = -scene.light_pose[min(_LIGHTS, len(scene.lights)) - 1, 3:]
         if looks.geom_rgba is not None:
-            rgba = np.clip(looks.geom_rgba[row, self._geoms], 0, 1).astype(np.float32)
-            alpha = np.where(scene.alpha < 1, rgba[:, 3], np.float32(1))
-            scene = scene._replace(colour=rgba[:, :3] * self._tint, alpha=alpha)
+            colour, alpha = self._dyed(looks.geom_rgba[rows[:, None], self._geoms])
+        if looks.light_diffuse is not None and len(self._lights):
+            diffuse[:, 1] = looks.light_diffuse[rows, self._lights[0]]
+        if looks.light_dir is not None and len(self._lights):
+            to_light = -_unit(looks.light_dir[rows, self._lights[0]]).astype(np.float32)
+        colour = np.repeat(255 * colour, len(rows) // len(colour), axis=0)
+        glow = scene.ambient + scene.emission[:, None]
+        alpha = np.repeat(alpha, len(rows) // len(alpha), axis=0)
+        return Paint(colour * glow, colour[:, :, None] * diffuse[:, None], to_light, alpha, False)
+
+    def _scene_of(self, looks: Looks, row: int) -> Scene:
+        """The scene with the looks of one body, for the slower kernels."""
+        scene = self._scene
+        lights, poses = scene.lights.copy(), scene.light_pose.copy()
+        if looks.geom_rgba is not None:
+            colour, alpha = self._dyed(looks.geom_rgba[row, self._geoms])
+            scene = scene._replace(colour=colour, alpha=alpha)
         if looks.light_diffuse is not None:
-            lights = lights.copy()
             lights[1:, :3] = looks.light_diffuse[row, self._lights]
         if looks.light_dir is not None:
-            poses = poses.copy()
-            poses[1:, 3:] = looks.light_dir[row, self._lights]
-            poses[1:, 3:] /= np.maximum(np.linalg.norm(poses[1:, 3:], axis=1, keepdims=True), 1e-9)
+            poses[1:, 3:] = _unit(looks.light_dir[row, self._lights])
         return scene._replace(lights=lights, light_pose=poses)
 
+    def _dyed(self, rgba: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Colours [..., V, 3] and opacities [..., V] of `rgba` [..., V, 4]; what is opaque stays so."""
+        rgba = np.clip(rgba, 0, 1).astype(np.float32)
+        return rgba[..., :3] * self._tint, np.where(self._scene.alpha < 1, rgba[..., 3], np.float32(1))
 
-def _mixed(scenes: list[Scene]) -> Paint:
-    """The paint of scenes that differ in colours and lights."""
-    colour = 255 * np.stack([scene.colour for scene in scenes])
-    glow = scenes[0].ambient + scenes[0].emission[:, None]
-    diffuse, to_light = np.zeros((len(scenes), 1, _LIGHTS, 3), np.float32), np.zeros((len(scenes), 3), np.float32)
-    for i, scene in enumerate(scenes):
-        lights = scene.lights[:_LIGHTS]
-        diffuse[i, 0, : len(lights)] = lights[:, :3]
-        to_light[i] = -scene.light_pose[len(lights) - 1, 3:]
-    alpha = np.stack([scene.alpha for scene in scenes])
-    return Paint(colour * glow, colour[:, :, None] * diffuse, to_light, alpha, False)
+
+def _unit(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
 
 
 def _some(paint: Paint, part: slice) -> Paint:

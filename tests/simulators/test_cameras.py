@@ -81,6 +81,9 @@ def test_threads_change_nothing(env: BatchEnv) -> None:
         first, other = (cameras.render(bound(env, cameras), None, given) for cameras in (one, many))
         assert all(np.array_equal(first[name], other[name]) for name in first)
     many.close()
+    many.close()
+    with pytest.raises(ConfigError, match="are closed"):
+        many.render(bound(env, many))
 
 
 def test_what_does_not_move_is_drawn_again_when_it_does(env: BatchEnv) -> None:
