@@ -72,8 +72,8 @@ class EndEffector:
             rotation="rotvec",
             limit=np.pi if absolute else STEP_RAD,
         )
-        self.actions = (move, spin) if turn else (move,)
-        self.observations = (Stream(self._stream, (3,), unit="m", frame="base"),)
+        self.actions: Streams = (move, spin) if turn else (move,)
+        self.observations: Streams = (Stream(self._stream, (3,), unit="m", frame="base"),)
 
     def begin(self, fields: Fields, memory: Array) -> None:
         memory[:, :3] = self._arm.ee_pos(fields)

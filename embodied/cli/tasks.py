@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from embodied.cli.compose import compose_config, groups, show_help
+from embodied.errors import ConfigError, nearest
 
 HELP = """\
-embodied tasks [episodes=200] [--json]
+embodied tasks [task=NAME] [episodes=200] [--json]
 
 Lists every task configuration with its robot, cameras and instruction, and measures its scripted expert: the share of
 seeds on which it succeeds, with the 95 % Wilson interval.
 
   embodied tasks episodes=50    faster
+  embodied tasks task=stack     one of them
   embodied tasks --json         a line of JSON per task
 """
 ROW = "{:<20} {:<30} {:<29} {:<22} {}"
@@ -21,14 +23,20 @@ ROW = "{:<20} {:<30} {:<29} {:<22} {}"
 def main(arguments: Sequence[str]) -> int:
     if show_help(arguments, HELP, "tasks"):
         return 0
-    config = compose_config("tasks", [word for word in arguments if word != "--json"])
+    known = groups()["task"]
+    chosen = [word.removeprefix("task=") for word in arguments if word.startswith("task=")]
+    for label in chosen:
+        if label not in known:
+            raise ConfigError(f"unknown task {label!r}", f"task={label}", nearest(label, known))
+    words = [word for word in arguments if word != "--json" and not word.startswith("task=")]
+    config = compose_config("tasks", words)
     from embodied.runtime.gallery import PlaySettings, TasksSettings, describe_task
     from embodied.runtime.settings import typed
 
     settings = typed(TasksSettings, config)
     if "--json" not in arguments:
         print(ROW.format("task", "robot", "expert", "cameras", "instruction"))
-    for label in groups()["task"]:
+    for label in chosen or known:
         parts = typed(PlaySettings, compose_config("play", [f"task={label}"]))
         found = describe_task(label, parts.task, parts.body, settings.episodes)
         print(json.dumps(found) if "--json" in arguments else _line(found), flush=True)

@@ -44,3 +44,10 @@ def test_mistakes_are_one_line() -> None:
         tasks.main(["episode=4"])
     with pytest.raises(ConfigError, match="choose 1 to 65536"):
         tasks.main(["episodes=0"])
+
+
+def test_one_task_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tasks.main(["task=reach", "episodes=2", "--json"]) == 0
+    assert [json.loads(line)["task"] for line in capsys.readouterr().out.splitlines()] == ["reach"]
+    with pytest.raises(ConfigError, match="did you mean reach"):
+        tasks.main(["task=reech"])
