@@ -42,7 +42,11 @@ def streams_of(answer: Message | EmbodiedError, prefix: str, specs: Specs, count
     """
     if isinstance(answer, EmbodiedError):
         raise answer
-    return {s.name: take_array(answer.arrays, f"{prefix}/{s.name}", s.dtype, (count, *s.shape)) for s in specs}
+    streams = {s.name: take_array(answer.arrays, f"{prefix}/{s.name}", s.dtype, (count, *s.shape)) for s in specs}
+    for name, values in streams.items():
+        if not np.isfinite(values).all():
+            raise MessageError(f"{prefix} {name} is not finite", answer.kind, "run the same version on both sides")
+    return streams
 
 
 def take_step(answer: Message | EmbodiedError, spec: BodySpec, seq: NDArray[np.int32]) -> StepAnswer:

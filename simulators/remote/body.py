@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _SEED_MASK = 2**31 - 1  # some suites take no larger seeds
 
 
-@dataclass
+@dataclass(eq=False)
 class _Part:
     """Rows whose environments are in one worker, as long as there is one."""
 
@@ -130,8 +130,12 @@ class RemoteBody:
         self._taken[live, self._rows.seq[live]] = clipped[live]
         self._rows.seq[live] += 1
         seeds = self._next_seeds(np.arange(self.num_bodies, dtype=np.int32))
+        broken = np.flatnonzero(self._broken & live)
+        before = {name: values[broken] for name, values in self._last.items()}
         rewards, outcomes, final, orphans = self._ask(live, clipped, seeds)
         ended = np.flatnonzero(outcomes).astype(np.int32)
+        for name, values in before.items():  # what was seen before the worker came to something else
+            final[name][broken] = values
         self._broken[ended] = False
         faulty = outcomes == Outcome.INFRASTRUCTURE_FAULT
         self.faults += int(faulty.sum())

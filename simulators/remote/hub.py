@@ -307,7 +307,7 @@ class Hub:
         asked = (self.wanted.env, self.wanted.options, self.wanted.pixels)
         for name, have, want in zip(("env", "options", "pixels"), given, asked, strict=True):
             if have != want:
-                self._refuse(worker, f"it runs {name} {str(have)[:200]!r}, the body wants {want!r}")
+                self._refuse(worker, f"it runs {name} {repr(have)[:200]}, the body wants {want!r}")
                 return
         if self.spec is not None and spec != self.spec:
             self._refuse(worker, f"its {worker_difference(spec, self.spec)} differs from that of the worker before")

@@ -27,6 +27,7 @@ MAX_SESSIONS = 16
 MAX_ENVS = 4096
 _TEXT = 2000
 _WORDS = 8  # faults told of one step
+_EAGER = 0.2  # heartbeats of who has nothing to do, since a new hub knows a worker by them only
 
 
 @dataclass
@@ -44,8 +45,8 @@ class WorkerStation:
     Args:
         suite: Makes environments.
         env, options, pixels: What the suite was loaded with; told to the hub.
-        heartbeat_s: Silence after which the hub is sent a heartbeat; up to ten times as long where it is silent itself,
-            for a busy hub does not take them in.
+        heartbeat_s: Silence after which the hub is sent a heartbeat; shorter while there is no body, and up to ten
+            times as long where the hub is silent itself, for a busy one does not take them in.
         expire_s: How long the hub may be gone before its sessions are dropped.
         limits: What is taken from the wire.
         clock: Seconds, monotonic.
@@ -111,7 +112,8 @@ class WorkerStation:
         """What is to be sent now; `connected` says whether there is a hub to send it to."""
         now = self._clock()
         if connected:
-            pause = self._heartbeat_s * min(max((now - self._heard) / 30, 1.0), 10.0)
+            least = self._heartbeat_s * (1.0 if self._sessions else _EAGER)
+            pause = min(max((now - self._heard) / 30, least), 10 * self._heartbeat_s)
             if not self._connected or now - self._said >= pause:
                 self._reply(Message("heartbeat"))
             self._seen = now

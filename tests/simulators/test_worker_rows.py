@@ -1,0 +1,111 @@
+"""A worker's environments, in this process."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import tiny_gym
+from tiny_gym import STEPS, TROUBLE
+
+from embodied.data import Outcome
+from embodied.errors import InfrastructureError
+from simulators.worker.rows import EnvRows
+from simulators.worker.suite import load_suite
+
+TINY = "gymnasium:tiny_gym:Tiny-v0"
+STILL = np.zeros((1, 2), np.float32)
+BAD = np.array([[TROUBLE, 0.0]], np.float32)
+
+
+def rows(count: int = 1, success_ends: bool = False, **options: object) -> EnvRows:
+    return EnvRows(load_suite(TINY, options), count, success_ends)
+
+
+def goal_near(near: bool) -> int:
+    """A seed whose goal is within 0.3 of the start, or not."""
+    for seed in range(100):
+        goal = gym.make("Tiny-v0").reset(seed=seed)[0]["desired_goal"]
+        if (np.linalg.norm(goal) < 0.29) == near:
+            return seed
+    raise AssertionError
+
+
+def test_success_counts_at_the_end() -> None:
+    envs = rows()
+    for near, outcome in ((True, Outcome.SUCCESS), (False, Outcome.TIME_LIMIT)):
+        envs.reset([0], [goal_near(near)])
+        told = [int(envs.step([0], STILL).outcomes[0]) for _ in range(STEPS)]
+        assert told == [0] * (STEPS - 1) + [outcome]
+
+
+def test_success_may_end_an_episode_at_once() -> None:
+    envs = rows(success_ends=True)
+    envs.reset([0], [goal_near(True)])
+    assert envs.step([0], STILL).outcomes.tolist() == [Outcome.SUCCESS]
+
+
+def test_terminated_without_success_is_a_failure_and_the_next_episode_begins() -> None:
+    envs = rows()
+    start = envs.reset([0], [7])
+    envs.reset([0], [goal_near(False)])
+    away = -np.sign(envs.reset([0], [goal_near(False)])["desired_goal"]).astype(np.float32)
+    for _ in range(3):
+        assert not envs.step([0], away).outcomes[0]
+    last = envs.step([0], away, seeds=[7])
+    assert last.outcomes.tolist() == [Outcome.FAILURE] and last.ended.tolist() == [0]
+    np.testing.assert_allclose(last.final["observation"], away * 0.4, rtol=1e-6)
+    np.testing.assert_array_equal(last.streams["desired_goal"], start["desired_goal"])
+    assert not last.streams["observation"].any() and last.rewards[0] < 0
+
+
+@pytest.mark.parametrize(("trouble", "said"), [("raise", "RuntimeError: the gripper broke"), ("nan", "is not finite")])
+def test_an_exception_is_a_fault_of_its_row_only(trouble: str, said: str) -> None:
+    envs = rows(2, trouble=trouble)
+    first = envs.reset([0, 1], [1, 2])
+    result = envs.step([0, 1], np.concatenate([STILL, BAD]), seeds=[3, 2])
+    assert result.outcomes.tolist() == [Outcome.RUNNING, Outcome.INFRASTRUCTURE_FAULT]
+    assert result.rewards[1] == 0 and said in result.faults[0] and "environment 1" in result.faults[0]
+    np.testing.assert_array_equal(result.final["desired_goal"], first["desired_goal"][1:])  # what was seen last
+    np.testing.assert_array_equal(result.streams["desired_goal"], first["desired_goal"])  # of the new environment
+    assert not envs.step([0, 1], np.concatenate([STILL, STILL])).outcomes.any()
+
+
+def test_an_action_that_is_not_finite_is_a_fault() -> None:
+    envs = rows()
+    envs.reset([0], [1])
+    assert envs.step([0], STILL * np.nan).outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT]
+    assert envs.step([0], STILL).outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT]  # nothing was started since
+    envs.reset([0], [1])
+    assert not envs.step([0], STILL).outcomes.any()
+
+
+def test_what_cannot_be_started_is_named() -> None:
+    with pytest.raises(InfrastructureError, match="environment 0 cannot be started with seed 5: OSError: the reset"):
+        rows(trouble="reset").reset([0], [5])
+
+
+def test_replay_comes_to_the_same_observation() -> None:
+    envs, rng = rows(2), np.random.default_rng(0)
+    envs.reset([0, 1], [1, 2])
+    actions = rng.uniform(-0.3, 0.3, (2, 4, 2)).astype(np.float32)
+    envs.step([0], actions[:1, 0])
+    for k in range(4):
+        last = envs.step([1], actions[1:, k])
+    envs.step([0], actions[:1, 1])
+    again = rows(2)
+    again.reset([0, 1], [1, 2])
+    seen = again.replay([0, 1], [2, 4], actions)
+    np.testing.assert_array_equal(seen["observation"][1:], last.streams["observation"])
+    following = np.full((2, 2), 0.1, np.float32)
+    one, other = envs.step([0, 1], following), again.step([0, 1], following)
+    np.testing.assert_array_equal(one.streams["observation"], other.streams["observation"])
+    np.testing.assert_array_equal(one.rewards, other.rewards)
+
+
+def test_the_time_limit_holds_without_the_environments_own() -> None:
+    suite = load_suite(TINY, {})
+    envs = EnvRows(suite, 1)
+    envs.reset([0], [goal_near(False)])
+    envs._rows[0].env._env = tiny_gym.Tiny()  # type: ignore[union-attr] # which never truncates
+    envs.reset([0], [goal_near(False)])
+    told = [int(envs.step([0], STILL).outcomes[0]) for _ in range(STEPS)]
+    assert told == [0] * (STEPS - 1) + [Outcome.TIME_LIMIT]
