@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied.errors import DeadlineExceeded
 from simulators.render import kernels
 from simulators.render.appearance import Scene, build_scene, texture_tint
 from simulators.render.looks import Looks
@@ -138,7 +139,11 @@ class RayPainter:
             some(slice(0, count))
             return
         edges = np.linspace(0, count, min(self._threads, count) + 1).astype(int)
-        list(self._pool.map(some, map(slice, edges[:-1], edges[1:]), timeout=_DEADLINE_S))
+        try:
+            list(self._pool.map(some, map(slice, edges[:-1], edges[1:]), timeout=_DEADLINE_S))
+        except TimeoutError:
+            what = f"{count} pictures took more than {_DEADLINE_S:g} s"
+            raise DeadlineExceeded(what, "render", "draw fewer bodies or fewer pixels") from None
 
     def _mixed(self, looks: Looks, rows: NDArray[np.int64]) -> Paint:
         """The paint of bodies `rows`, of which N are told apart, or 1 where only the model's looks count."""
