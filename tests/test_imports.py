@@ -63,7 +63,7 @@ CONFINED = {
 }
 EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensorboard", "matplotlib", "imageio")
 # Parts of rooms that only an extra makes usable; their room imports them where they are asked for.
-OPTIONAL = ("robots.kinematics.compiled",)
+OPTIONAL = ("robots.kinematics.compiled", "simulators.worker.gymnasium_envs")
 LINES = 400
 
 
@@ -193,8 +193,9 @@ def run_without(blocked: tuple[str, ...], code: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    ["robots", "robots.kinematics", "embodied.client", "embodied.wire", "embodied.buffer", "embodied.weights"],
-)
+    ["robots", "robots.kinematics", "embodied.client", "embodied.wire", "embodied.buffer", "embodied.weights",
+     "simulators.worker", "simulators.remote", "embodied.cli.sim_worker"],
+)  # fmt: skip
 def test_base_install_imports(module: str) -> None:
     """With every file of the room, on what a robot PC has installed."""
     run_without(EXTRAS, import_all(module))

@@ -20,8 +20,10 @@ from embodied.monitor.metrics import read_metrics
 ROOT = Path(__file__).parents[2]
 PEER = ROOT / ".venvs" / "gymnasium-robotics" / "bin" / "python"
 ENV = "gymnasium:tiny_gym:Tiny-v0"
-TASK = ["task=fetch_push", "body=worker", f"task.env={ENV}", "rollout.num_envs=4", "rollout.steps=8",
-        "evaluate.every=3", "evaluate.episodes=4", "evaluate.final_episodes=4", "evaluate.target=2", "checkpoint.every=2"]  # fmt: skip
+TASK = [
+    "task=fetch_push", "body=worker", f"task.env={ENV}", "rollout.num_envs=4", "rollout.steps=8", "evaluate.every=3",
+    "evaluate.episodes=4", "evaluate.final_episodes=4", "evaluate.target=2", "checkpoint.every=2",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +121,10 @@ def test_a_worker_killed_during_training_costs_its_episodes(tmp_path: Path) -> N
 @pytest.mark.peer
 @pytest.mark.skipif(not PEER.exists(), reason="make peer-gymnasium-robotics makes it")
 def test_fetch_push_is_trained_recorded_and_evaluated(tmp_path: Path) -> None:
-    words = ["task=fetch_push", "body=worker", f"body.spawn={PEER}", "rollout.num_envs=8",
-             "rollout.steps=50", "evaluate.every=5", "evaluate.episodes=4", "evaluate.final_episodes=4", "budget.env_steps=2000"]  # fmt: skip
+    words = [
+        "experiment=fetch_push", f"body.spawn={PEER}", "rollout.num_envs=8", "evaluate.every=5",
+        "evaluate.episodes=4", "evaluate.final_episodes=4", "budget.env_steps=2000",
+    ]  # fmt: skip
     done = embodied("train", *words, "name=fetch", folder=tmp_path, timeout=280)
     assert done.returncode == 0, done.stderr
     first, again = (evaluated("fetch", tmp_path) for _ in range(2))
