@@ -192,7 +192,7 @@ def test_the_cube_can_be_grasped_and_lifted() -> None:
 
     def go(height: float, grip: float, steps: int) -> torch.Tensor:
         nonlocal q
-        target = start + [0.0, 0.0, height]
+        target = start + np.array([0.0, 0.0, height])
         for _ in range(40):
             q = damped_step(chain, q, target, down, 0.03, 0.0)
         assert np.allclose(forward(chain, q)[0], target, atol=5e-3)
