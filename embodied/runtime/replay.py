@@ -45,16 +45,20 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """What to tell a user."""
-        lines = [f"the start differs: {', '.join(self.start)}; replayed from the stored one"] if self.start else []
+        lines = [f"the start differs: {_listed(self.start)}; replayed from the stored one"] if self.start else []
         if self.step is None:
             exact = "" if self.hashed else " (the episode has no checksums of states: streams were compared)"
             return [*lines, f"identical: {self.steps} steps, {len(self.streams)} streams{exact}"]
-        rest = [text.replace(" differs by ", " by ") for text in self.differs[1:3]]
-        more = f" and {len(self.differs) - 3} more" if len(self.differs) > 3 else ""
-        lines.append(f"diverges at step {self.step}: {', '.join([self.differs[0], *rest])}{more}")
+        lines.append(f"diverges at step {self.step}: {_listed(self.differs)}")
         if self.seen is not None:
             lines.append(f"first sensed at step {self.seen[0]}: {self.seen[1]}")
         return lines
+
+
+def _listed(differences: list[str]) -> str:
+    rest = [text.replace(" differs by ", " by ") for text in differences[1:3]]
+    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    return ", ".join([differences[0], *rest]) + more
 
 
 def replay_episode(settings: Settings, episode: Episode) -> Comparison:
@@ -93,7 +97,7 @@ def _compare(body: BatchEnv, episode: Episode, compare_rewards: bool) -> Compari
     found = Comparison(0, common, track.state_hash is not None, start)
     first = _streams(track, observation, 0, common, units)
     if first:
-        found.start += [f"{what} in the first observation" for what in first]
+        found.start += [f"{what} at first" for what in first]
     for step in range(len(track)):
         action = track.actions[track.decision[step], track.k[step]]
         result = body.step(action[None])
