@@ -56,8 +56,8 @@ class PickPlace(TabletopTask):
         add_cylinder(scene, OBJECTS[1], at, radius=HALF_M, half=HALF_M)
         add_ball(scene, OBJECTS[2], at, radius=HALF_M)
         streams = (
-            Stream("objects_pos", (3, 3), unit="m", frame="base"),
-            Stream("plates_pos", (3, 3), unit="m", frame="base"),
+            *(Stream(f"{name.split()[1]}_pos", (3,), unit="m", frame="base") for name in OBJECTS),
+            *(Stream(f"{plate}_plate_pos", (3,), unit="m", frame="base") for plate in PLATES),
             Stream("goal", (6,), unit="1"),
             Stream("ee_to_object", (3,), unit="m", frame="base"),
             Stream("object_to_place", (3,), unit="m", frame="base"),
@@ -102,9 +102,11 @@ class PickPlace(TabletopTask):
 
     def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
         pos, place = self._named(fields)
+        shapes = {name.split()[1]: thing.pos(fields) for name, thing in zip(OBJECTS, self.things, strict=True)}
+        plates = {plate: fields["mocap_pos"][:, k] for k, plate in enumerate(PLATES)}
         return {
-            "objects_pos": positions(self.things, fields).astype(np.float32),
-            "plates_pos": fields["mocap_pos"].astype(np.float32),
+            **{f"{name}_pos": at.astype(np.float32) for name, at in shapes.items()},
+            **{f"{plate}_plate_pos": at.astype(np.float32) for plate, at in plates.items()},
             "goal": self._codes[fields["userdata"][:, 1].astype(np.intp)],
             "ee_to_object": (pos - self.arm.ee_pos(fields)).astype(np.float32),
             "object_to_place": (place - pos).astype(np.float32),

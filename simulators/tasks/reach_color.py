@@ -58,8 +58,8 @@ class ReachColor(TabletopTask):
             mass = 0.1 * (self.width / 0.04) ** 3
             add_cube(scene, colour, (centre[0], centre[1], half), half=half, mass=mass, rgba=rgba)
         streams = (
-            Stream("cubes_pos", (3, 3), unit="m", frame="base"),
-            Stream("ee_to_cubes", (3, 3), unit="m", frame="base"),
+            *(Stream(f"{colour}_pos", (3,), unit="m", frame="base") for colour in COLOURS),
+            *(Stream(f"ee_to_{colour}", (3,), unit="m", frame="base") for colour in COLOURS),
             Stream("goal", (3,), unit="1"),
             Stream("held", (1,), unit="1"),
         )
@@ -93,10 +93,11 @@ class ReachColor(TabletopTask):
         own[:, WRONG] = np.where(near.any(axis=1) & ~right, own[:, WRONG] + 1.0, 0.0)
 
     def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
-        cubes = positions(self.cubes, fields)
+        ee = self.arm.ee_pos(fields)
+        cubes = {colour: cube.pos(fields) for colour, cube in zip(COLOURS, self.cubes, strict=True)}
         return {
-            "cubes_pos": cubes.astype(np.float32),
-            "ee_to_cubes": (cubes - self.arm.ee_pos(fields)[:, None]).astype(np.float32),
+            **{f"{colour}_pos": pos.astype(np.float32) for colour, pos in cubes.items()},
+            **{f"ee_to_{colour}": (pos - ee).astype(np.float32) for colour, pos in cubes.items()},
             "goal": np.eye(len(COLOURS), dtype=np.float32)[self._named(fields)],
             "held": (own[:, HELD, None] / HOLD_STEPS).astype(np.float32),
         }
