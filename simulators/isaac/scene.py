@@ -96,6 +96,9 @@ class InteractiveScene:
             spec = robot._build(spec, name, order, dt)
         spec = mujoco.MjSpec() if spec is None else spec
         spec.option.timestep, spec.option.gravity = dt, list(sim.gravity)
+        # Implicit in the drives' damping, as they are meant; dense, for MuJoCo 4.0.0 gets the sparse Hessian wrong.
+        spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+        spec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
         for robot in self.articulations.values():
             robot._name_bodies(spec)
         for name, static in self._statics.items():

@@ -119,7 +119,7 @@ class ObservationManager(ManagerBase):
         members = {name: cfg for name, cfg in items(group) if name not in known}
         terms: dict[str, Term] = {}
         for name, cfg in self._terms(members, ObservationTermCfg):
-            self._resolve(name, cfg)
+            self._resolve(f"{name} of group {group_name}", cfg)
             if group.history_length is not None:
                 cfg.history_length, cfg.flatten_history_dim = group.history_length, group.flatten_history_dim
             terms[name] = self._shaped(f"observation {name} of group {group_name}", cfg, group.enable_corruption)
