@@ -12,19 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import Observation, Outcome, RewardStatus, Rows, Starts, StepResult
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
-from embodied.spec import AgentSpec, BodySpec
 from simulators.randomise import draw
 from simulators.randomise.bodies import RandomisedBodies
 from simulators.randomise.ranges import Ranges
 from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
+from simulators.senses import Senses, Streams, with_cameras
 from simulators.starts import StartsAhead
 from simulators.task import Array, Fields, Start, Task
 
 MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
 STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
-Streams = dict[str, NDArray[Any]]
 
 # MuJoCo's warnings are counted here; by default it also leaves a MUJOCO_LOG.TXT wherever the process was started.
 _log = mujoco.MjLogConfig.get()
@@ -68,7 +67,7 @@ class BatchEnv:
             raise ConfigError(f"{num_envs} environments", "num_envs", f"choose 1 to {MAX_ENVS}")
         if not 0 <= num_threads <= 1024:
             raise ConfigError(f"{num_threads} physics threads", "num_threads", "choose 0 (one per CPU) to 1024")
-        self.task, self.spec, self.num_bodies = task, _with_cameras(task.spec, cameras), num_envs
+        self.task, self.spec, self.num_bodies = task, with_cameras(task.spec, cameras), num_envs
         self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
@@ -76,7 +75,6 @@ class BatchEnv:
         self.batch = Batch(task.model, num_envs, num_threads, persistent=True)
         self._fields: Fields = {name: self.batch.bind(name) for name in task.fields}
         self._cameras = cameras
-        self._seen: Fields = {name: self.batch.bind(name) for name in cameras.fields} if cameras else {}
         self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
         self._blank = self.batch.state[0].copy()
         self._memory = np.zeros((num_envs, task.memory_size))
@@ -93,7 +91,7 @@ class BatchEnv:
         if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
             raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
         self._ahead = StartsAhead(self._draw, num_envs)
-        self._last: Streams = {}
+        self._senses = Senses(task, self.spec, self.batch, cameras, self._randomised)
 
     def reset(self, seeds: ArrayLike | None = None, states: Array | None = None) -> tuple[Observation, Starts]:
         """As `Body.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
@@ -117,20 +115,8 @@ class BatchEnv:
     def observe(self) -> Observation:
         """What the bodies sense in the present state."""
         streams, when = self._sense(None)
-        if not self._last:
-            self._check(streams)
-        self._last = {name: values.copy() for name, values in streams.items()}
+        self._senses.note(streams)
         return Observation(self._rows.take(slice(None)), streams, when)
-
-    def _check(self, streams: Streams) -> None:
-        """Raise `SpecMismatch` unless a task observes what its spec says; once, for it costs a step's worth of time."""
-        wanted = {s.name: ((self.num_bodies, *s.shape), s.dtype) for s in self.spec.agents["robot"].observations}
-        found = {name: (values.shape, values.dtype.name) for name, values in streams.items()}
-        for name in sorted(wanted.keys() | found.keys()):
-            given, said = found.get(name, "nothing"), wanted.get(name, "nothing")
-            if given != said:
-                what = f"observe() gives {name} as {given}, its spec says {said}"
-                raise SpecMismatch(what, f"task {self.spec.task}, stream {name}", "mend observe() or the spec")
 
     def step(self, actions: NDArray[np.float32]) -> StepResult:
         """As `Body.step`.
@@ -143,7 +129,7 @@ class BatchEnv:
         if actions.shape != (self.num_bodies, len(self.action_limit)):
             wanted = (self.num_bodies, len(self.action_limit))
             raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
-        if not self._last:
+        if not self._senses.last:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
         live = self._active.copy()
         every = bool(live.all())
@@ -188,11 +174,11 @@ class BatchEnv:
         streams, when = self._sense(None, ids)
         for body in np.flatnonzero(faulty):
             for name, values in streams.items():
-                values[body] = self._last[name][body]
+                values[body] = self._senses.last[name][body]
         final = {name: values[ended] for name, values in streams.items()}
         started = self._finish(ended, streams, when)
         self.faults += int(faulty.sum())
-        self._last = {name: values.copy() for name, values in streams.items()}
+        self._senses.note(streams)
         observation = Observation(self._rows.take(slice(None)), streams, when)
         return StepResult(
             observation, rewards, status, terminated, truncated, outcomes, applied, ended, final, started, hashes
@@ -242,27 +228,12 @@ class BatchEnv:
         return parts | (self._randomised.parts() if self._randomised is not None else {})
 
     def _sense(
-        self, ids: NDArray[np.int32] | None, drawn: NDArray[np.int32] | None = None
+        self, ids: NDArray[np.int32] | None, fresh: NDArray[np.int32] | None = None
     ) -> tuple[Streams, NDArray[np.float64]]:
-        """Owned streams of `ids`, or of all bodies, as they are given them, and when they were captured.
-
-        Args:
-            drawn: Which of all bodies have new pictures; the others keep theirs. None for all.
-        """
-        streams = self.task.observe(*self._take(ids))
+        """As `Senses.sense`."""
         rows = slice(None) if ids is None else ids
-        if self._cameras is not None:
-            looks = self._randomised.looks if self._randomised is not None else None
-            pictures = self._cameras.render(self._seen, ids if drawn is None else drawn, looks)
-            for name, values in pictures.items():
-                streams[name] = values if drawn is None else self._last[name].copy()
-                if drawn is not None:
-                    streams[name][drawn] = values
-        when = self._time[rows].copy()
-        if self._randomised is None:
-            return streams, when
-        every = np.arange(self.num_bodies, dtype=np.int32)[rows]
-        return self._randomised.sense(streams, when, every, self._rows.seq[rows], self._seeds[rows])
+        time, seq = self._time[rows].copy(), self._rows.seq[rows]
+        return self._senses.sense(*self._take(ids), ids, fresh, time, seq, self._seeds[rows])
 
     def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
         """`ids` ascending and checked, or all."""
@@ -359,12 +330,3 @@ class BatchEnv:
         self.task.begin(fields, memory)
         self._memory[ids] = memory
         return Starts(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)
-
-
-def _with_cameras(spec: BodySpec, cameras: Cameras | None) -> BodySpec:
-    """The spec of a task whose robot has cameras too."""
-    if cameras is None:
-        return spec
-    robot = spec.agents["robot"]
-    robot = AgentSpec((*robot.observations, *cameras.streams), robot.actions)
-    return replace(spec, agents={**spec.agents, "robot": robot})

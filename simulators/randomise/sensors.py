@@ -51,7 +51,7 @@ class Late:
     """Values of B bodies that come a few steps late.
 
     Args:
-        streams: What comes late.
+        shapes: Name to shape and dtype of one body's value.
         count: B.
         most: The largest latency in steps.
         where: The setting, for errors.

@@ -11,7 +11,7 @@ OPTIONS = {"cameras": ["front", "wrist"], "pixels": 16, "images": ["rgb", "depth
 
 def drawn_anew(env):
     """What the cameras see of the present states."""
-    return env._cameras.render(env._seen)
+    return env._cameras.render(env._senses._poses)
 
 
 def test_streams_are_in_the_spec_after_the_tasks_own():
@@ -32,7 +32,7 @@ def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a
     env.reset()
     ended = 0
     for _ in range(25):
-        before = {name: values.copy() for name, values in env._last.items()}
+        before = {name: values.copy() for name, values in env._senses.last.items()}
         result = env.step(env.expert())
         streams = result.observation.streams
         for name, values in drawn_anew(env).items():
@@ -46,8 +46,9 @@ def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a
     assert ended >= 6
 
 
-def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(monkeypatch):
-    env = make_env("reach", 5, 1, seed=3, **OPTIONS)
+@pytest.mark.parametrize("randomise", [None, {"sensor_noise": {"wrist_depth": 0.1}, "observation_latency": [0, 2]}])
+def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monkeypatch):
+    env = make_env("reach", 5, 1, seed=3, randomise=randomise, **OPTIONS)
     env.autoreset = False
     env.reset()
     asked = []
@@ -63,9 +64,10 @@ def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(monkeypatch):
         result = env.step(env.expert())
         assert asked == [live]
         for at, body in enumerate(result.ended):
-            last[body] = result.final["wrist_rgb"][at]
-        for body, picture in last.items():
-            assert np.array_equal(result.observation.streams["wrist_rgb"][body], picture)
+            last[body] = {name: result.final[name][at] for name in ("wrist_rgb", "wrist_depth")}
+        for body, pictures in last.items():
+            for name, picture in pictures.items():
+                assert np.array_equal(result.observation.streams[name][body], picture)
         live -= len(result.ended)
         asked.clear()
     assert live == 0
