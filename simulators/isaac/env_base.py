@@ -3,6 +3,7 @@
 import copy
 import math
 import secrets
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -63,6 +64,8 @@ class EnvBase(gymnasium.Env):
         self.reward_buf = torch.zeros(self.num_envs)
         self.obs_buf: Observations = {}
         self._started = False
+        self._memo: dict[Hashable, torch.Tensor] = {}
+        self._memo_stamp = -1
         with self._at_work():
             self.scene = InteractiveScene(self.cfg.scene, self.quaternion)
             self._setup_scene()
@@ -119,6 +122,16 @@ class EnvBase(gymnasium.Env):
             self.obs_buf = self._observe()
         self._started = True
         return self.obs_buf, self.extras
+
+    def once(self, key: Hashable, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """What `compute` returned for `key` in the present state and command: for terms that need the same numbers."""
+        self.sim.forward()
+        if self._memo_stamp != self.sim.stamp:
+            self._memo.clear()
+            self._memo_stamp = self.sim.stamp
+        if key not in self._memo:
+            self._memo[key] = compute()
+        return self._memo[key]
 
     def render(self) -> None:
         """Nothing is drawn."""

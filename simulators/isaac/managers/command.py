@@ -24,16 +24,29 @@ class CommandTerm(ManagerTermBase):
         time_left: [N] s until the command is drawn anew.
         command_counter: [N] commands drawn in this episode.
         metrics_from_state: Whether `_update_metrics` depends on the present state and command alone. It is then called
-            when episodes end instead of in every step, and `metrics` are those of that time.
+            when episodes end and when `metrics` are read, instead of in every step.
     """
 
     metrics_from_state: ClassVar[bool] = False
 
     def __init__(self, cfg: CommandTermCfg, env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
-        self.metrics: dict[str, torch.Tensor] = {}
+        self._metrics: dict[str, torch.Tensor] = {}
+        # The state that lazy metrics are of; None until the command manager has the finished term.
+        self._measured: int | None = None
         self.time_left = torch.zeros(self.num_envs)
         self.command_counter = torch.zeros(self.num_envs, dtype=torch.long)
+
+    @property
+    def metrics(self) -> dict[str, torch.Tensor]:
+        if self._measured is not None:
+            sim = self._env.sim
+            sim.forward()
+            if self._measured != sim.stamp:
+                self._measured = sim.stamp
+                with self._env._at_work():
+                    self._update_metrics()
+        return self._metrics
 
     @property
     def command(self) -> torch.Tensor:
@@ -56,7 +69,7 @@ class CommandTerm(ManagerTermBase):
         """Draw commands, and return the metrics of the episodes before."""
         which: Any = slice(None) if env_ids is None else env_ids
         logged = {}
-        for name, values in self.metrics.items():
+        for name, values in self._metrics.items():
             logged[name] = values[which].mean().item()
             values[which] = 0.0
         self.command_counter[which] = 0
@@ -96,6 +109,8 @@ class CommandManager(ManagerBase):
                 self._by_name[name] = term.class_type(term, env)
             except ConfigError as error:
                 raise ConfigError(error.what, f"command {name}, {error.where}", error.fix) from None
+            if term.class_type.metrics_from_state:
+                self._by_name[name]._measured = -1
 
     @property
     def active_terms(self) -> list[str]:
@@ -120,7 +135,7 @@ class CommandManager(ManagerBase):
         """Update the metrics that are a function of the state, before it is reset."""
         for term in self._by_name.values():
             if term.metrics_from_state:
-                term._update_metrics()
+                _ = term.metrics
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
         """Draw commands; returns `Metrics/<command>/<metric>`."""

@@ -23,11 +23,12 @@ class UniformPoseCommand(CommandTerm):
 
     Attributes:
         command: [N, 7] position, then quaternion in the configured order.
-        pose_command_w: [N, 7] the same in the world frame, as of the last step.
+        pose_command_w: [N, 7] the same in the world frame.
         metrics: `position_error` (m) and `orientation_error` (rad) of the body, [N] each.
     """
 
     cfg: "UniformPoseCommandCfg"
+    metrics_from_state = True
 
     def __init__(self, cfg: "UniformPoseCommandCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
@@ -36,7 +37,6 @@ class UniformPoseCommand(CommandTerm):
         self.pose_command_b = torch.zeros(self.num_envs, 7, device=self.device)
         zero = torch.zeros(self.num_envs, device=self.device)
         self.pose_command_b[:, 3:] = quat_from_euler_xyz(zero, zero, zero)
-        self.pose_command_w = self.pose_command_b.clone()
         self.metrics["position_error"] = zero.clone()
         self.metrics["orientation_error"] = zero.clone()
 
@@ -44,10 +44,17 @@ class UniformPoseCommand(CommandTerm):
     def command(self) -> torch.Tensor:
         return self.pose_command_b
 
+    @property
+    def pose_command_w(self) -> torch.Tensor:
+        return torch.cat(self._goal_w(), dim=1)
+
+    def _goal_w(self) -> tuple[torch.Tensor, torch.Tensor]:
+        data, command = self.robot.data, self.pose_command_b
+        return combine_frame_transforms(data.root_pos_w, data.root_quat_w, command[:, :3], command[:, 3:])
+
     def _update_metrics(self) -> None:
-        data, command, body = self.robot.data, self.pose_command_b, self.body_idx
-        pos_w, quat_w = combine_frame_transforms(data.root_pos_w, data.root_quat_w, command[:, :3], command[:, 3:])
-        torch.cat([pos_w, quat_w], dim=1, out=self.pose_command_w)
+        data, body = self.robot.data, self.body_idx
+        pos_w, quat_w = self._goal_w()
         pos_error, rot_error = compute_pose_error(pos_w, quat_w, data.body_pos_w[:, body], data.body_quat_w[:, body])
         torch.linalg.vector_norm(pos_error, dim=1, out=self.metrics["position_error"])
         torch.linalg.vector_norm(rot_error, dim=1, out=self.metrics["orientation_error"])

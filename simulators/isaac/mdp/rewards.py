@@ -130,10 +130,14 @@ def object_to_goal(
     env: "ManagerBasedRLEnv", command_name: str, robot_cfg: SceneEntityCfg, object_cfg: SceneEntityCfg
 ) -> torch.Tensor:
     """[N] distance (m) of the object from the commanded position, which is given in the robot's root frame."""
-    robot = env.scene[robot_cfg.name].data
-    goal = env.command_manager.get_command(command_name)[:, :3]
-    goal_w = combine_frame_transforms(robot.root_pos_w, robot.root_quat_w, goal)[0]
-    return torch.linalg.vector_norm(goal_w - env.scene[object_cfg.name].data.root_pos_w, dim=1)
+
+    def compute() -> torch.Tensor:
+        robot = env.scene[robot_cfg.name].data
+        goal = env.command_manager.get_command(command_name)[:, :3]
+        goal_w = combine_frame_transforms(robot.root_pos_w, robot.root_quat_w, goal)[0]
+        return torch.linalg.vector_norm(goal_w - env.scene[object_cfg.name].data.root_pos_w, dim=1)
+
+    return env.once(("object_to_goal", command_name, robot_cfg.name, object_cfg.name), compute)
 
 
 def object_goal_distance(
