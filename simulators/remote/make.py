@@ -1,7 +1,6 @@
 """Bodies in workers, made from a configuration. Bodies of one process at one address share its workers."""
 
 import atexit
-import json
 import os
 import shutil
 import tempfile
@@ -77,7 +76,9 @@ def make_env(
     if not 0 < timeout_s <= 86400:
         raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "body.timeout_s", "choose seconds, at most a day")
     folder = Path(keys) if keys else None
-    key = json.dumps([address, spawn]) if address is None else address
+    if address is None and spawn is None:
+        address = ADDRESS
+    key = address or str(spawn)
     wanted = Wanted(env, dict(options or {}), pixels)
     shared = _hubs.get(key)
     if shared is None:
@@ -101,9 +102,9 @@ def make_env(
 
 
 def _opened(address: str | None, wanted: Wanted, keys: Path | None, spawner: Spawner | None) -> _Shared:
-    private = Path(tempfile.mkdtemp(prefix="embodied-")) if address is None and spawner else None
+    private = Path(tempfile.mkdtemp(prefix="embodied-")) if address is None else None
     try:
-        hub = Hub(f"ipc://{private}/worker" if private else address or ADDRESS, wanted, keys, spawner)
+        hub = Hub(address or f"ipc://{private}/worker", wanted, keys, spawner)
     except BaseException:
         if private:
             shutil.rmtree(private)
