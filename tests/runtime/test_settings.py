@@ -65,6 +65,7 @@ def test_a_resumed_run_takes_only_what_is_given_anew(tmp_path: Path) -> None:
     changed = _resume(tmp_path, "budget.env_steps=5", "algo.lr=1e-3", "seed=3")
     assert (changed.budget.env_steps, changed.algo["lr"], changed.rollout.steps) == (5, 1e-3, 8)
     assert _resume(tmp_path, "task=lift_cube").task["name"] == "lift_cube"
+    assert _resume(tmp_path, "randomise=default").body["randomise"]["mass"] == [0.8, 1.2]
     for word, said in (
         ("seed=4", "keeps its seed"),
         ("name=b", "keeps its name"),
