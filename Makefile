@@ -3,7 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint bench lock peer-%
+.PHONY: help setup train test test-all lint bench lock
+.PRECIOUS: .venvs/%/.ready
 
 help:  ## what each target does
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,7 +24,7 @@ train: setup  ## train lift_cube from nothing (ARGS="seed=1" adds overrides)
 test: setup  ## the tests, under 15 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
-test-all: setup  ## the tests, the long ones and those with other projects' clients
+test-all: setup $(patsubst peers/%.txt,peer-%,$(wildcard peers/*.txt))  ## the tests, the long ones and those with other projects' clients
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
 lint: setup  ## ruff and mypy
@@ -39,7 +40,11 @@ lock: setup  ## pin the newest versions that pyproject.toml admits
 		--allow-unsafe --all-extras --output-file requirements.lock --upgrade-package torch==2.13.0 pyproject.toml
 	sed -i -e '/^embodied-rl @/d' -e '/^\#/d' -e '/^$$/d' -e '/^pip==/d' -e 's/^torch==.*/torch==2.13.0/' requirements.lock
 
-peer-%: peers/%.txt  ## another project's code in its own environment, with this package: make peer-<name>
+.venvs/%/.ready: peers/%.txt pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install --quiet -r $<
 	.venvs/$*/bin/pip install --quiet --no-deps --editable .
+	@touch $@
+
+peer-%: .venvs/%/.ready  ## another project's code in its own environment, with this package: make peer-<name>
+	@:

@@ -24,7 +24,7 @@ from embodied.runtime.settings import CONFIG, Settings, resumed_config, saved_co
         ("serve.timeout_s=nan", "serve.timeout_s"),
         ("serve.timeout_s=-1", "serve.timeout_s"),
         ("runs=", "runs cannot be ''"),
-        ("task=null", "unknown task 'null'.*known: .*lift_cube, reach"),
+        ("task=null", "unknown task 'null'.*known: .*lift_cube, .*reach"),
         ("algo=", "unknown algo ''"),
         ("name=ü", "cannot be read.*quote"),
         ("name=a=b", "cannot be read.*quote"),
