@@ -139,7 +139,9 @@ class Asset:
         if self._free is None:
             return
         start, which = self._free[1], rows(env_ids)
-        angular = quat_apply_inverse(self._written_quat(env_ids), root_velocity[:, 3:6], "wxyz")
+        angular = root_velocity[:, 3:6]
+        if angular.numpy().any():
+            angular = quat_apply_inverse(self._written_quat(env_ids), angular, "wxyz")
         self._qvel[which, start : start + 3] = root_velocity[:, :3].numpy()
         self._qvel[which, start + 3 : start + 6] = angular.numpy()
         self._sim.touch(env_ids)

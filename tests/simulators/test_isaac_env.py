@@ -15,6 +15,7 @@ from simulators.isaac.managers import (
     RewardTermCfg,
     TerminationTermCfg,
 )
+from simulators.isaac.quaternion import present_order
 
 
 class Goal(CommandTerm):
@@ -218,3 +219,30 @@ def test_grad_modes_do_not_matter():
     weight = torch.ones(2, 1, requires_grad=True)
     (env.step(still(env))[0]["policy"] @ weight).sum().backward()
     assert weight.grad is not None
+
+
+def test_terms_work_in_the_environment_s_order():
+    seen = []
+
+    def order(env):
+        seen.append(present_order())
+        return torch.ones(env.num_envs)
+
+    env = toy(quaternion="wxyz", rewards__order=RewardTermCfg(func=order, weight=1.0))
+    env.reset()
+    env.step(still(env))
+    assert seen == ["wxyz"] and present_order() == "xyzw" and env.metadata["quaternion"] == "wxyz"
+    assert env.scene["robot"].data.root_quat_w[0].tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_what_terms_share_is_computed_once_per_state():
+    calls = []
+
+    def shared(env):
+        return env.once("q", lambda: calls.append(1) or env.scene["robot"].data.joint_pos[:, 0])
+
+    env = toy(rewards={name: RewardTermCfg(func=shared, weight=1.0) for name in "ab"})
+    env.reset()
+    for _ in range(3):
+        env.step(still(env))
+    assert len(calls) == 3

@@ -12,8 +12,8 @@ from simulators.isaac.simulation import EnvIds
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
 
-ROUNDING_S = 1e-4
-"""More than what the float32 differences of `time_left` lose: a command of 4 s lasts 120 steps of 1/30 s."""
+ROUNDING_S = 1e-6
+"""More than what the sums of steps lose: a command of 4 s lasts 120 steps of 1/30 s."""
 
 
 class CommandTerm(ManagerTermBase):
@@ -21,7 +21,7 @@ class CommandTerm(ManagerTermBase):
 
     Attributes:
         metrics: Name to [N]; their means over the environments that are reset are logged, then they are zeroed.
-        time_left: [N] s until the command is drawn anew.
+        time_left: [N] s until the command is drawn anew; to be read only.
         command_counter: [N] commands drawn in this episode.
         metrics_from_state: Whether `_update_metrics` depends on the present state and command alone. It is then called
             when episodes end and when `metrics` are read, instead of in every step.
@@ -34,7 +34,10 @@ class CommandTerm(ManagerTermBase):
         self._metrics: dict[str, torch.Tensor] = {}
         # The state that lazy metrics are of; None until the command manager has the finished term.
         self._measured: int | None = None
-        self.time_left = torch.zeros(self.num_envs)
+        # Seconds on the term's clock at which commands are drawn anew, and the earliest of them: while that lies ahead,
+        # a step compares one number.
+        self._clock, self._earliest = 0.0, 0.0
+        self._due = torch.zeros(self.num_envs, dtype=torch.float64)
         self.command_counter = torch.zeros(self.num_envs, dtype=torch.long)
 
     @property
@@ -47,6 +50,10 @@ class CommandTerm(ManagerTermBase):
                 with self._env._at_work():
                     self._update_metrics()
         return self._metrics
+
+    @property
+    def time_left(self) -> torch.Tensor:
+        return (self._due - self._clock).float()
 
     @property
     def command(self) -> torch.Tensor:
@@ -80,9 +87,9 @@ class CommandTerm(ManagerTermBase):
         """A step of `dt` s."""
         if not self.metrics_from_state:
             self._update_metrics()
-        self.time_left -= dt
-        if self.time_left.min() <= ROUNDING_S:
-            self._resample((self.time_left <= ROUNDING_S).nonzero().flatten())
+        self._clock += dt
+        if self._earliest <= self._clock + ROUNDING_S:
+            self._resample((self._due <= self._clock + ROUNDING_S).nonzero().flatten())
         self._update_command()
 
     def _resample(self, env_ids: Any) -> None:
@@ -90,7 +97,8 @@ class CommandTerm(ManagerTermBase):
             return
         low, high = self.cfg.resampling_time_range
         drawn = torch.rand(len(env_ids), generator=self._env.generator)
-        self.time_left[env_ids] = drawn * (high - low) + low
+        self._due[env_ids] = self._clock + (drawn * (high - low) + low).double()
+        self._earliest = float(self._due.min())
         self._resample_command(env_ids)
         self._env.sim.stamp += 1  # What was computed from the command before is old.
         self.command_counter[env_ids] += 1
