@@ -25,6 +25,7 @@ from simulators.render.kernels import BOX, CAPSULE, ELLIPSOID, PLANE, screen_bou
 LANES = 16
 
 _ZERO, _ONE, _FULL, _BIG = np.float32(0), np.float32(1), np.float32(255), np.float32(1e30)
+_NEARBY = 16.0
 _RED, _GREEN, _BLUE = np.int32(0), np.int32(8), np.int32(16)
 OPTIONS: dict[str, Any] = {
     "nogil": True,
@@ -78,7 +79,8 @@ def _form(o, a, e, g, c, q):  # type: ignore[no-untyped-def]
     quu, quv, qu = (oa * oa - c * aa) * w, (oa * oe - c * ae) * w, (oa * og - c * ag) * w
     qvv, qv, q1 = (oe * oe - c * ee) * w, (oe * og - c * eg) * w, (og * og - c * gg) * w
     q[K2] = quu
-    if quu < -1e-9 * w * c:
+    # A vertex far outside the picture would itself cost digits.
+    if quu < 0.0 and abs(quv) + abs(qu) < -_NEARBY * quu:
         q[M1], q[M0], q[K1], q[K0], q[W] = -quv / quu, -qu / quu, 0.0, 0.0, -1.0 / quu
         q[D2], q[D1], q[D0] = qvv - quv * quv / quu, 2.0 * (qv - quv * qu / quu), q1 - qu * qu / quu
     else:

@@ -166,7 +166,7 @@ def test_each_look_does_what_it_says(lights: str) -> None:
     assert np.array_equal(drawn[0], geoms[0]) and (drawn[1][::-1, ::-1] == geoms[1]).mean() > 0.999
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     kind=st.sampled_from(("box", "sphere", "capsule", "cylinder", "ellipsoid", "plane")),
     size=st.lists(st.floats(0.03, 0.6), min_size=3, max_size=3),
