@@ -232,7 +232,7 @@ def test_terms_work_in_the_environment_s_order():
     env.reset()
     env.step(still(env))
     assert seen == ["wxyz"] and present_order() == "xyzw" and env.metadata["quaternion"] == "wxyz"
-    assert env.scene["robot"].data.root_quat_w[0].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert env.scene["ball"].data.default_root_state[0, 3:7].tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_what_terms_share_is_computed_once_per_state():
