@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from simulators.isaac.cfg import SceneEntityCfg
-from simulators.isaac.math import quat_unique, scale_transform, subtract_frame_transforms
+from simulators.isaac.math import quat_unique, scale_transform
 from simulators.isaac.mdp.entities import OBJECT, ROBOT
+from simulators.isaac.mdp.frames import in_root_frame
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -121,5 +122,4 @@ def object_position_in_robot_root_frame(
     env: "ManagerBasedRLEnv", robot_cfg: SceneEntityCfg = ROBOT, object_cfg: SceneEntityCfg = OBJECT
 ) -> torch.Tensor:
     """[N, 3] position of the object, m, in the robot's root frame."""
-    robot, target = env.scene[robot_cfg.name].data, env.scene[object_cfg.name].data
-    return subtract_frame_transforms(robot.root_pos_w, robot.root_quat_w, target.root_pos_w)[0]
+    return in_root_frame(env, robot_cfg.name, object_cfg.name)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from simulators.isaac.cfg import SceneEntityCfg
-from simulators.isaac.math import combine_frame_transforms, quat_error_magnitude, quat_mul
+from simulators.isaac.math import quat_error_magnitude, quat_mul
 from simulators.isaac.mdp.entities import EE_FRAME, OBJECT, ROBOT
+from simulators.isaac.mdp.frames import in_root_frame
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -87,10 +88,9 @@ def action_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
 
 def position_command_error(env: "ManagerBasedRLEnv", command_name: str, asset_cfg: SceneEntityCfg) -> torch.Tensor:
     """Distance (m) of the chosen body from the commanded position."""
-    data = env.scene[asset_cfg.name].data
     goal = env.command_manager.get_command(command_name)[:, :3]
-    goal_w = combine_frame_transforms(data.root_pos_w, data.root_quat_w, goal)[0]
-    return torch.linalg.vector_norm(data.body_pos_w[:, asset_cfg.body_ids[0]] - goal_w, dim=1)
+    body = in_root_frame(env, asset_cfg.name, asset_cfg.name, asset_cfg.body_ids[0])
+    return torch.linalg.vector_norm(body - goal, dim=1)
 
 
 def position_command_error_tanh(
@@ -130,14 +130,8 @@ def object_to_goal(
     env: "ManagerBasedRLEnv", command_name: str, robot_cfg: SceneEntityCfg, object_cfg: SceneEntityCfg
 ) -> torch.Tensor:
     """[N] distance (m) of the object from the commanded position, which is given in the robot's root frame."""
-
-    def compute() -> torch.Tensor:
-        robot = env.scene[robot_cfg.name].data
-        goal = env.command_manager.get_command(command_name)[:, :3]
-        goal_w = combine_frame_transforms(robot.root_pos_w, robot.root_quat_w, goal)[0]
-        return torch.linalg.vector_norm(goal_w - env.scene[object_cfg.name].data.root_pos_w, dim=1)
-
-    return env.once(("object_to_goal", command_name, robot_cfg.name, object_cfg.name), compute)
+    goal = env.command_manager.get_command(command_name)[:, :3]
+    return torch.linalg.vector_norm(in_root_frame(env, robot_cfg.name, object_cfg.name) - goal, dim=1)
 
 
 def object_goal_distance(
