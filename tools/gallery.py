@@ -52,9 +52,9 @@ def tile(label: str, renderer: str) -> NDArray[np.uint8] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--renderer", choices=("auto", "gl", "ray"), default="auto")
+    parser.add_argument("--renderer", choices=("auto", "quality", "gl", "ray"), default="auto")
     arguments = parser.parse_args()
-    renderer = ("gl" if find_gl() else "ray") if arguments.renderer == "auto" else arguments.renderer
+    renderer = ("quality" if find_gl() else "ray") if arguments.renderer == "auto" else arguments.renderer
     tiles = [made for label in groups()["task"] if (made := tile(label, renderer)) is not None]
     columns = min(COLUMNS, len(tiles))
     high, wide = HEIGHT + BAR + GAP, WIDTH + GAP

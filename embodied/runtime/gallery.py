@@ -27,7 +27,7 @@ MAX_EPISODES = 100
 @dataclass
 class PlaySettings:
     """seed, episodes: one episode of each seed from `seed` on. out: the video to write. camera:
-    one of the scene's. renderer: `auto`, `ray` or `gl`."""
+    one of the scene's. renderer: `auto`, `ray`, `gl` or `quality`."""
 
     task: dict[str, Any]
     body: dict[str, Any]

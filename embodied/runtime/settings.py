@@ -138,7 +138,7 @@ class Serve:
 @dataclass
 class Video:
     """episodes: how many evaluation episodes the video shows; 0 for none. renderer: of the video, and of the bodies'
-    cameras unless `body.renderer` is given: `auto`, `ray`, `gl` or `quality`, which is `gl` in a video."""
+    cameras unless `body.renderer` is given: `auto`, `ray`, `gl` or `quality`."""
 
     episodes: int = 6
     renderer: str = "auto"

@@ -23,4 +23,4 @@ def record_video(path: Path, task: dict[str, Any], episodes: Sequence[Episode], 
         )
         for episode in episodes
     ]
-    return write_video(path, made.model, clips, renderer="gl" if renderer == "quality" else renderer)
+    return write_video(path, made.model, clips, renderer=renderer)

@@ -27,7 +27,7 @@ class Pictures:
         camera: One of the model's; empty for `video`, or `front` where there is none.
         width: Pixels.
         height: Pixels.
-        renderer: `gl`, `ray`, or `auto` for GL where it works and else the ray caster.
+        renderer: `quality`, `gl`, `ray`, or `auto` for `quality` where GL works and else the ray caster.
 
     Raises:
         ConfigError: Unknown render mode, camera or renderer.
@@ -60,7 +60,7 @@ class Pictures:
         if self._mode is None:
             return None
         if self._draw is None:
-            renderer = ("gl" if find_gl() else "ray") if self._renderer == "auto" else self._renderer
+            renderer = ("quality" if find_gl() else "ray") if self._renderer == "auto" else self._renderer
             self._draw = self._open.enter_context(drawing(renderer, *self._view))
         return self._draw(self._env.batch.state.copy())
 

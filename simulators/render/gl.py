@@ -78,22 +78,23 @@ def _draws(backend: str) -> bool:
 
 
 class GLRenderer:
-    """Draws a model with shadows and multisampling, for videos. Use it in the thread that made it, and close it.
+    """Draws a model for videos. Use it in the thread that made it, and close it.
 
     Args:
         model: Any model; it is left as it is.
         width: Pixels.
         height: Pixels.
+        lean: Without shadows, reflections and smooth edges.
 
     Raises:
         InfrastructureError: No GL that works.
     """
 
-    def __init__(self, model: mujoco.MjModel, width: int, height: int) -> None:
+    def __init__(self, model: mujoco.MjModel, width: int, height: int, lean: bool = False) -> None:
         self._model, self.width, self.height = model, width, height
         self._scene = mujoco.MjvScene(model, model.ngeom + model.nsite + 100)
         self._rect = mujoco.MjrRect(0, 0, width, height)
-        self._window, self._context = open_context(model, width, height)
+        self._window, self._context = open_context(model, width, height, lean)
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
         """[H, W, 3] RGB of `data`, whose poses are up to date, through a camera of the model.

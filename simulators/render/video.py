@@ -19,7 +19,7 @@ from simulators.render.encode import Mp4Writer
 from simulators.render.gl import GL_HINT, GLRenderer, find_gl
 from simulators.render.ray import RayCaster, camera_id
 
-RENDERERS = ("auto", "ray", "gl")
+RENDERERS = ("auto", "ray", "gl", "quality")
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _SINGLE, _TILE = (640, 480), (480, 360)
 _SEQUENTIAL, _TILES = 3, 6
@@ -49,7 +49,7 @@ class Clip:
 
 
 class Video(NamedTuple):
-    """What was written: by `gl` or `ray`, frames, pixels, and a line on what better pictures need, or nothing."""
+    """What was written: the renderer, frames, pixels, and a line on what better pictures need, or nothing."""
 
     renderer: str
     frames: int
@@ -74,12 +74,13 @@ def write_video(
         clips: At least one.
         fps: States per second of playback.
         camera: Name of a camera of the model.
-        renderer: `gl`, `ray`, or `auto` for GL where it works and else the ray caster.
+        renderer: `quality`, GL with shadows and smooth edges, `gl` without them, `ray`, or `auto` for `quality` where
+            GL works and else the ray caster.
 
     Raises:
         ConfigError: Unknown camera or renderer, no clips, or an fps out of range.
         DataError: States that are not of this model.
-        InfrastructureError: `gl` without a GL that works, or the encoder failed.
+        InfrastructureError: `gl` or `quality` without a GL that works, or the encoder failed.
     """
     if renderer not in RENDERERS:
         raise ConfigError(f"unknown renderer {renderer!r}", "renderer", nearest(renderer, RENDERERS))
@@ -92,7 +93,7 @@ def write_video(
             what = f"states of shape {clip.states.shape} instead of [L + 1, {size}]"
             raise DataError(what, clip.caption or "clip", "give the model that made them")
     if renderer == "auto":
-        renderer = "gl" if find_gl() else "ray"
+        renderer = "quality" if find_gl() else "ray"
     stride = math.ceil(sum(len(clip.states) for clip in clips) / _BUDGET)
     together = 1 if len(clips) <= _SEQUENTIAL else _TILES
     pages = [clips[i : i + together] for i in range(0, len(clips), together)]
@@ -110,7 +111,7 @@ def write_video(
                 sheet.reshape(-1, height, width, 3)[: len(tiles)] = tiles
                 writer.write(sheet.swapaxes(1, 2).reshape(rows * height, columns * width, 3))
                 frames += 1
-    hint = "" if renderer == "gl" else GL_HINT
+    hint = GL_HINT if renderer == "ray" else ""
     return Video(renderer, frames, columns * width, rows * height, hint)
 
 
@@ -168,7 +169,7 @@ def _text_bar(words: str, width: int, colour: tuple[int, int, int]) -> NDArray[n
 
 @contextmanager
 def drawing(renderer: str, model: mujoco.MjModel, camera: str, width: int, height: int) -> Iterator[Draw]:
-    """A function from states [N, S] to pictures [N, height, width, 3], drawn by `gl` or `ray`."""
+    """A function from states [N, S] to pictures [N, height, width, 3], drawn by `quality`, `gl` or `ray`."""
     data = mujoco.MjData(model)
 
     def place(state: NDArray[np.float64]) -> None:
@@ -200,7 +201,7 @@ def drawing(renderer: str, model: mujoco.MjModel, camera: str, width: int, heigh
         yield cast
         return
 
-    with GLRenderer(model, width, height) as gl:
+    with GLRenderer(model, width, height, lean=renderer == "gl") as gl:
 
         def rasterise(states: NDArray[np.float64]) -> NDArray[np.uint8]:
             pictures = np.empty((len(states), height, width, 3), np.uint8)

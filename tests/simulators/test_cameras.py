@@ -121,19 +121,19 @@ def test_segmentation_names_geoms_and_depth_measures(env: BatchEnv) -> None:
 
 def test_auto_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     ball, mesh, checker = (mujoco.MjModel.from_xml_string(xml) for xml in (BALL, MESH, CHECKER))
-    small, large = [View("front", 84, 84)], [View("front", 84, 84), View("front", 128, 224, ("depth",))]
-    assert choose(ball, small, "auto") == "ray"
+    small = [View("front", 84, 84)]
+    assert choose(ball, "auto") == "ray"
     if find_gl() is not None:
-        assert choose(ball, large, "auto") == choose(mesh, small, "auto") == choose(checker, small, "auto") == "gl"
-        assert choose(ball, small, "gl") == "gl" and choose(ball, small, "quality") == "quality"
+        assert choose(mesh, "auto") == choose(checker, "auto") == "gl"
+        assert choose(ball, "gl") == "gl" and choose(ball, "quality") == "quality"
     monkeypatch.setenv("EMBODIED_GL", "off")
-    assert choose(ball, large, "auto") == choose(checker, small, "auto") == "ray"
+    assert choose(ball, "auto") == choose(checker, "auto") == "ray"
     for model, renderer in ((mesh, "auto"), (ball, "gl"), (ball, "quality")):
         with pytest.raises(InfrastructureError) as caught:
-            choose(model, small, renderer)
+            choose(model, renderer)
         assert caught.value.fix == APT
     with pytest.raises(ConfigError, match="cannot draw mesh wedge"):
-        choose(mesh, small, "ray")
+        choose(mesh, "ray")
     cameras = Cameras(checker, small)
     assert cameras.renderer == "ray"
     picture = cameras.render(fields_of(checker, cameras))["front_rgb"]

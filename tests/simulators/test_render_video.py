@@ -118,7 +118,7 @@ def test_both_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     if find_gl() is None:
         pytest.skip("no GL here")
     better = write_video(tmp_path / "gl.mp4", MODEL, [clip(3)], renderer="auto")
-    assert better == made._replace(renderer="gl", hint="")
+    assert better == made._replace(renderer="quality", hint="")
     rays, gl = frames_of(tmp_path / "auto.mp4"), frames_of(tmp_path / "gl.mp4")
     assert np.abs(rays.astype(int) - gl.astype(int)).mean() < 8
     assert sorted(file.name for file in tmp_path.iterdir()) == ["auto.mp4", "gl.mp4"]
