@@ -17,6 +17,7 @@ compare physics steps), and a reward of its own.
 import argparse
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,6 @@ import torch
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 from results import emit
-from single_env import async_steps_per_s
 
 import simulators.isaac.tasks  # noqa: F401 -- registers the façade's tasks
 from simulators.env import STAGE
@@ -161,11 +161,29 @@ def envpool_rates(threads: int) -> tuple[float, float] | None:
     if not python.exists():
         print("EnvPool is not installed: make peer-envpool")
         return None
-    script = Path(__file__).parent / "peers" / "envpool_rate.py"
-    words = [str(python), str(script), str(threads or os.cpu_count() or 1)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
-    control, physics = map(float, done.stdout.split()[-2:])
+    control, physics = printed_by(str(python), "peers/envpool_rate.py", str(threads or os.cpu_count() or 1))
     return control, physics
+
+
+def printed_by(python: str, script: str, argument: str) -> list[float]:
+    """The numbers of the last line that a script beside this one prints."""
+    words = [python, str(Path(__file__).parent / script), argument]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
+
+
+def compare_with_others(steps: int, threads: int, results: dict[str, float], units: dict[str, str]) -> None:
+    """Add what comes of gymnasium's vector environment and of EnvPool."""
+    pairs = []
+    for _ in range(3):
+        best = printed_by(sys.executable, "peers/single_env.py", str(steps // 4))[0]
+        pairs.append((random_steps_per_s(64, max(steps // 64, 1), threads), best))
+    results["env_over_async_vector"] = show("env_over_async_vector", np.array(pairs))
+    if (theirs := envpool_rates(threads)) is not None:
+        ours = float(np.median([pair[0] for pair in pairs])) * make_task(TASK).substeps
+        print(f"{'env_over_envpool_physics':24} {ours:>8.0f} {theirs[1]:>8.0f} {ours / theirs[1]:>6.3f}  physics steps")
+        results |= {"env_over_envpool_physics": ours / theirs[1], "envpool_control_steps_per_s": theirs[0]}
+        units["envpool_control_steps_per_s"] = "1/s"
 
 
 def show(name: str, rates: NDArray[np.float64]) -> float:
@@ -205,6 +223,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds of interleaved measurements")
     parser.add_argument("--steps", type=int, default=7680, help="environment steps of one measurement")
     parser.add_argument("--threads", type=int, default=0, help="physics threads, 0 for one per CPU")
+    parser.add_argument("--only", choices=("env", "facade", "async"), help="one part of the results")
     parser.add_argument("--plot", type=Path, help="draw control steps/s over N and threads into this file, and stop")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # torch's threads would take the physics' cores
@@ -213,24 +232,16 @@ def main() -> None:
         return
 
     results: dict[str, float] = {}
+    units: dict[str, str] = {}
     sides: dict[str, Callable[[int, int, int], Any]] = {"env": Native, "facade": Facade}
     print(f"{'':24} {'ours/s':>8} {'theirs/s':>8} {'ratio':>6}  ratios of the rounds")
     for kind, make in sides.items():
-        for size in (64, 256):
+        for size in (64, 256) if arguments.only in (None, kind) else ():
             side = make(size, arguments.threads, max(arguments.steps // size, 1))
             rates = compare_with_batch(side, size, arguments.threads, arguments.rounds)
             results[f"{kind}_over_batch_{size}"] = show(f"{kind}_over_batch_{size}", rates)
-    pairs = []
-    for _ in range(3):
-        best = max(async_steps_per_s(size, max(arguments.steps // (4 * size), 1)) for size in (2, 8, 16))
-        pairs.append((random_steps_per_s(64, max(arguments.steps // 64, 1), arguments.threads), best))
-    results["env_over_async_vector"] = show("env_over_async_vector", np.array(pairs))
-    units = {}
-    if (theirs := envpool_rates(arguments.threads)) is not None:
-        ours = float(np.median([pair[0] for pair in pairs])) * make_task(TASK).substeps
-        print(f"{'env_over_envpool_physics':24} {ours:>8.0f} {theirs[1]:>8.0f} {ours / theirs[1]:>6.3f}  physics steps")
-        results |= {"env_over_envpool_physics": ours / theirs[1], "envpool_control_steps_per_s": theirs[0]}
-        units["envpool_control_steps_per_s"] = "1/s"
+    if arguments.only in (None, "async"):
+        compare_with_others(arguments.steps, arguments.threads, results, units)
     emit(results, TARGETS, units)
 
 

@@ -1,5 +1,10 @@
-"""`lift_cube` as one writes it for gymnasium, one environment on `mj_step`: the baseline of `physics.py`."""
+"""`lift_cube` as one writes it for gymnasium, one environment on `mj_step`: the baseline of `physics.py`.
 
+`python single_env.py STEPS` prints control steps per second in gymnasium's `AsyncVectorEnv`, the best of several sizes.
+It is a process of its own, for a fork of one with physics threads may never wake.
+"""
+
+import sys
 import time
 from typing import Any
 
@@ -110,3 +115,7 @@ def async_steps_per_s(size: int, steps: int) -> float:
         return size * steps / (time.perf_counter() - begin)
     finally:
         env.close()
+
+
+if __name__ == "__main__":
+    print(max(async_steps_per_s(size, max(int(sys.argv[1]) // size, 1)) for size in (2, 8, 16)))
