@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Any
 
 import mujoco
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
@@ -80,11 +81,13 @@ class Articulation(Asset):
     def write_data_to_sim(self) -> None:
         data = self.data
         if self._drives_all and self._only_positions:
-            torch.mul(data.joint_pos_target, data.joint_stiffness, out=self._ctrl)
+            np.multiply(
+                data.joint_pos_target.numpy(), data.joint_stiffness.numpy(), out=self._driven_ctrl, dtype=np.float64
+            )
             return
         effort = data.joint_pos_target * data.joint_stiffness
         effort.addcmul_(data.joint_vel_target, data.joint_damping).add_(data.joint_effort_target)
-        self._sim.field("ctrl")[:, self._actuators] = effort[:, self._driven].double()
+        self._ctrl[:, self._actuators] = effort[:, self._driven].numpy()
 
     def write_joint_state_to_sim(
         self, position: torch.Tensor, velocity: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None
@@ -97,14 +100,16 @@ class Articulation(Asset):
         self, position: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None
     ) -> None:
         """[n, j] rad or m."""
-        put(self.data._qpos, position, env_ids, self._address(self.data._qpos_ids, joint_ids))
+        columns = self.data._qpos_index if joint_ids is None else self._address(self.data._qpos_ids, joint_ids)
+        put(self._qpos, position, env_ids, columns)
         self._sim.touch(env_ids)
 
     def write_joint_velocity_to_sim(
         self, velocity: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None
     ) -> None:
         """[n, j] rad/s or m/s."""
-        put(self.data._qvel, velocity, env_ids, self._address(self.data._qvel_ids, joint_ids))
+        columns = self.data._qvel_index if joint_ids is None else self._address(self.data._qvel_ids, joint_ids)
+        put(self._qvel, velocity, env_ids, columns)
         self._sim.touch(env_ids)
 
     def write_joint_stiffness_to_sim(
@@ -182,7 +187,8 @@ class Articulation(Asset):
         self._driven = [j for j, joint in enumerate(joints) if joint in driver]
         self._actuators = as_index([driver[joints[j]] for j in self._driven])
         self._drives_all = len(self._driven) == len(joints) > 0 and isinstance(self._actuators, slice)
-        self._ctrl = sim.field("ctrl")[:, self._actuators] if self._drives_all else sim.field("ctrl")[:, :0]
+        self._ctrl = sim.array("ctrl")
+        self._driven_ctrl = self._ctrl[:, self._actuators]
         data.set_gains(self._driven, [driver[joints[j]] for j in self._driven])
         for name, limit in self._velocity_limits.items():
             data.joint_vel_limits[:, self.joint_names.index(name)] = limit
@@ -211,9 +217,7 @@ class Articulation(Asset):
     def _columns(self, joint_ids: JointIds) -> Any:
         return slice(None) if joint_ids is None else as_index(joint_ids)
 
-    def _address(self, addresses: list[int], joint_ids: JointIds) -> Any:
-        if joint_ids is None:
-            return as_index(addresses)
+    def _address(self, addresses: list[int], joint_ids: list[int] | slice | torch.Tensor) -> Any:
         if isinstance(joint_ids, slice):
             return as_index(addresses[joint_ids])
         return as_index([addresses[int(j)] for j in joint_ids])

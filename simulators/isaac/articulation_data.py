@@ -37,7 +37,7 @@ class ArticulationData(BodyState):
         model, num_envs = sim.model, sim.num_envs
         ids = np.asarray(joints, int)
         self._qpos_ids, self._qvel_ids = model.jnt_qposadr[ids].tolist(), model.jnt_dofadr[ids].tolist()
-        self._qpos, self._qvel = sim.field("qpos"), sim.field("qvel")
+        self._qpos, self._qvel = sim.array("qpos"), sim.array("qvel")
         self._qpos_index, self._qvel_index = as_index(self._qpos_ids), as_index(self._qvel_ids)
         limits = np.where(model.jnt_limited[ids, None].astype(bool), model.jnt_range[ids], [[-np.inf, np.inf]])
         self.joint_pos_limits = _rows(limits, num_envs)
@@ -80,12 +80,12 @@ class ArticulationData(BodyState):
     @fresh
     def joint_acc(self) -> torch.Tensor:
         """rad/s² or m/s², of the last physics step."""
-        return single(self._field("qacc")[:, self._qvel_index])
+        return single(self._sim.array("qacc")[:, self._qvel_index])
 
     @fresh
     def applied_torque(self) -> torch.Tensor:
         """N m or N that the actuators applied in the last physics step, limits included."""
-        return single(self._field("qfrc_actuator")[:, self._qvel_index])
+        return single(self._sim.array("qfrc_actuator")[:, self._qvel_index])
 
 
 def _rows(numbers: np.ndarray, num_envs: int) -> torch.Tensor:

@@ -14,9 +14,9 @@ from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import EnvIds, Simulation, rows
 
 
-def put(target: torch.Tensor, value: Any, env_ids: EnvIds, columns: Any) -> None:
-    """Write `value` [n, ...] to some rows and columns of a tensor, in numpy, which indexes and converts faster."""
-    array: NDArray[Any] = target.numpy()
+def put(target: torch.Tensor | NDArray[Any], value: Any, env_ids: EnvIds, columns: Any) -> None:
+    """Write `value` [n, ...] to some rows and columns, in numpy, which indexes and converts faster."""
+    array: NDArray[Any] = target.numpy() if isinstance(target, torch.Tensor) else target
     value = value.numpy() if isinstance(value, torch.Tensor) else value
     which = rows(env_ids)
     if isinstance(which, slice) or isinstance(columns, slice):
@@ -66,12 +66,12 @@ class Asset:
         self._mocap = int(model.body_mocapid[body])
         self._inertial_pos = torch.from_numpy(model.body_ipos[body]).float()
         self._centred = not self._inertial_pos.any()
-        self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[body]), order)
+        self._inertial_quat = ordered(model.body_iquat[body], order)
 
     def _default_root_state(self) -> torch.Tensor:
         """[N, 13] as built."""
         init, model = self.cfg.init_state, self._sim.model
-        quat = ordered(torch.from_numpy(model.body_quat[self._body]), self._order).tolist()
+        quat = ordered(model.body_quat[self._body], self._order).tolist()
         row = [*model.body_pos[self._body].tolist(), *quat, *init.lin_vel, *init.ang_vel]
         return torch.tensor([row], dtype=torch.float32).repeat(self.num_instances, 1)
 
@@ -105,19 +105,19 @@ class Asset:
             ConfigError: The base is fixed and the pose is another than its own.
         """
         pose = root_pose.numpy()
-        quat = pose[:, 3:7] if self._order == "wxyz" else pose[:, [6, 3, 4, 5]]
         which = rows(env_ids)
+        if self._free is None and self._mocap < 0:
+            if np.abs(pose - self.data.default_root_state.numpy()[which, :7]).max(initial=0.0) > 1e-5:
+                raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
+            return
+        if self._order == "xyzw":
+            pose = pose[:, [0, 1, 2, 6, 3, 4, 5]]
         if self._free is not None:
             start = self._free[0]
-            self._qpos[which, start : start + 3] = pose[:, :3]
-            self._qpos[which, start + 3 : start + 7] = quat
-        elif self._mocap >= 0:
-            self._sim.batch.bind("mocap_pos")[which, self._mocap] = pose[:, :3]
-            self._sim.batch.bind("mocap_quat")[which, self._mocap] = quat
-        elif np.abs(pose - self.data.default_root_state.numpy()[which, :7]).max(initial=0.0) > 1e-5:
-            raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
+            self._qpos[which, start : start + 7] = pose
         else:
-            return
+            self._sim.batch.bind("mocap_pos")[which, self._mocap] = pose[:, :3]
+            self._sim.batch.bind("mocap_quat")[which, self._mocap] = pose[:, 3:]
         self._sim.touch(env_ids)
 
     def write_root_com_pose_to_sim(self, root_pose: torch.Tensor, env_ids: EnvIds = None) -> None:
@@ -138,12 +138,11 @@ class Asset:
         """The velocity of the link's origin. A root that is not free has none."""
         if self._free is None:
             return
-        start, which = self._free[1], rows(env_ids)
-        angular = root_velocity[:, 3:6]
-        if angular.numpy().any():
-            angular = quat_apply_inverse(self._written_quat(env_ids), angular, "wxyz")
-        self._qvel[which, start : start + 3] = root_velocity[:, :3].numpy()
-        self._qvel[which, start + 3 : start + 6] = angular.numpy()
+        start, which, velocity = self._free[1], rows(env_ids), root_velocity.numpy()
+        self._qvel[which, start : start + 6] = velocity
+        if velocity[:, 3:].any():
+            angular = quat_apply_inverse(self._written_quat(env_ids), root_velocity[:, 3:], "wxyz")
+            self._qvel[which, start + 3 : start + 6] = angular.numpy()
         self._sim.touch(env_ids)
 
     def _written_quat(self, env_ids: EnvIds) -> torch.Tensor:

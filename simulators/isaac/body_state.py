@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from simulators.isaac.math import normalize, quat_apply, quat_apply_inverse, quat_mul
 from simulators.isaac.names import as_index
@@ -11,15 +13,18 @@ from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import Simulation, fresh
 
 
-def single(numbers: torch.Tensor) -> torch.Tensor:
-    """A float32 copy; twice as fast as `to` for few numbers."""
-    return torch.empty(numbers.shape).copy_(numbers)
+def single(numbers: NDArray[Any]) -> torch.Tensor:
+    """A float32 copy."""
+    return torch.from_numpy(numbers.astype(np.float32))
 
 
-def ordered(quat_wxyz: torch.Tensor, order: Order) -> torch.Tensor:
+def ordered(quat_wxyz: NDArray[Any], order: Order) -> torch.Tensor:
     """float32 quaternions in `order`."""
-    quat = single(quat_wxyz)
-    return quat if order == "wxyz" else quat.roll(-1, -1)
+    if order == "wxyz":
+        return single(quat_wxyz)
+    quat = np.empty(quat_wxyz.shape, np.float32)
+    quat[..., :3], quat[..., 3] = quat_wxyz[..., 1:], quat_wxyz[..., 0]
+    return torch.from_numpy(quat)
 
 
 class BodyState:
@@ -29,20 +34,29 @@ class BodyState:
     mass. Suffix `_w`: in the world frame; `_b`: in the root's link frame. Poses are position (m), then quaternion;
     velocities are linear (m/s, of the named point), then angular (rad/s). Without `link` or `com`, poses are the link's
     and velocities the centre of mass's.
+
+    Attributes:
+        at_origin: Whether the root's frame is the world's, for good.
     """
 
     def __init__(self, sim: Simulation, ids: Sequence[int], order: Order) -> None:
         self._sim, self._order, self._cache = sim, order, dict[str, Any]()
         self._ids = as_index(list(ids))
+        self._body_ids = list(ids)
         self._root = ids[0]
-        self._fields = {name: sim.field(name) for name in ("xpos", "xquat")}
+        self._xpos, self._xquat = sim.array("xpos"), sim.array("xquat")
         model = sim.model
         self._tree = torch.from_numpy(model.body_rootid[list(ids)]).long()
         self._tree_root = int(self._tree[0])
-        self._inertial_quat = ordered(torch.from_numpy(model.body_iquat[list(ids)]), order)
+        self._inertial_quat = ordered(model.body_iquat[list(ids)], order)
         moves = model.body_weldid[self._root] != 0 or model.body_mocapid[self._root] >= 0
         # The pose of a root that is fixed in the world.
         self._fixed = None if moves else (self._live_root_pos(), self._live_root_quat())
+        self.at_origin = (
+            not moves
+            and not self._xpos[:, self._root].any()
+            and bool((self._xquat[:, self._root] == [1.0, 0.0, 0.0, 0.0]).all())
+        )
         gravity = torch.from_numpy(model.opt.gravity.copy()).float()
         self.GRAVITY_VEC_W = normalize(gravity).repeat(sim.num_envs, 1)
         self.FORWARD_VEC_B = torch.tensor([[1.0, 0.0, 0.0]]).repeat(sim.num_envs, 1)
@@ -67,7 +81,7 @@ class BodyState:
 
     @fresh
     def root_com_pos_w(self) -> torch.Tensor:
-        return single(self._field("xipos")[:, self._root])
+        return single(self._sim.array("xipos")[:, self._root])
 
     @fresh
     def root_com_quat_w(self) -> torch.Tensor:
@@ -120,11 +134,11 @@ class BodyState:
 
     @fresh
     def body_link_pos_w(self) -> torch.Tensor:
-        return single(self._fields["xpos"][:, self._ids])
+        return single(self._xpos[:, self._ids])
 
     @fresh
     def body_link_quat_w(self) -> torch.Tensor:
-        return ordered(self._fields["xquat"][:, self._ids], self._order)
+        return ordered(self._xquat[:, self._ids], self._order)
 
     @fresh
     def body_link_pose_w(self) -> torch.Tensor:
@@ -136,7 +150,7 @@ class BodyState:
 
     @fresh
     def body_com_pos_w(self) -> torch.Tensor:
-        return single(self._field("xipos")[:, self._ids])
+        return single(self._sim.array("xipos")[:, self._ids])
 
     @fresh
     def body_com_quat_w(self) -> torch.Tensor:
@@ -189,24 +203,29 @@ class BodyState:
     body_ang_vel_w = property(lambda self: self.body_com_ang_vel_w)
 
     def _live_root_pos(self) -> torch.Tensor:
-        return single(self._fields["xpos"][:, self._root])
+        return single(self._xpos[:, self._root])
 
     def _live_root_quat(self) -> torch.Tensor:
-        return ordered(self._fields["xquat"][:, self._root], self._order)
+        return ordered(self._xquat[:, self._root], self._order)
 
-    def _field(self, name: str) -> torch.Tensor:
-        """A live field, bound when first asked for, since each costs a copy per step."""
-        if name not in self._fields:
-            self._fields[name] = self._sim.field(name)
-        return self._fields[name]
+    def body_pos(self, body: int) -> NDArray[np.float64]:
+        """[N, 3] m, world frame, of the link of one body: live, until the next step."""
+        self._sim.forward()
+        return self._xpos[:, self._body_ids[body]]
+
+    def body_quat_wxyz(self, body: int) -> NDArray[np.float64]:
+        """[N, 4] likewise, its orientation in MuJoCo's order."""
+        self._sim.forward()
+        return self._xquat[:, self._body_ids[body]]
 
     def _to_root(self, vectors: torch.Tensor) -> torch.Tensor:
         return quat_apply_inverse(self.root_link_quat_w, vectors, self._order)
 
     def _velocity(self, point: str, ids: Any, tree: Any) -> torch.Tensor:
         """Velocity of bodies at one of their points; MuJoCo's `cvel` is that at the centre of mass of their tree."""
-        cvel, centre = self._field("cvel"), self._field("subtree_com")
+        field = self._sim.field
+        cvel, centre = field("cvel"), field("subtree_com")
         spatial = cvel[:, ids]
         angular, linear = spatial[..., :3], spatial[..., 3:]
-        arm = self._field(point)[:, ids] - centre[:, tree]
-        return single(torch.cat([linear + torch.linalg.cross(angular, arm), angular], dim=-1))
+        arm = field(point)[:, ids] - centre[:, tree]
+        return torch.cat([linear + torch.linalg.cross(angular, arm), angular], dim=-1).float()

@@ -68,7 +68,7 @@ class ManagerBasedRLEnv(EnvBase):
         else:
             for _ in range(self.cfg.decimation):
                 self._advance(1)
-        self._episode_length_buf += 1
+        self._counts += 1
         self.common_step_counter += 1
         self.reset_buf = self.termination_manager.compute()
         faults = self._take_faults()
@@ -117,7 +117,7 @@ class ManagerBasedRLEnv(EnvBase):
         ):
             log.update(manager.reset(env_ids))
         self.extras["log"] = log
-        self._episode_length_buf[env_ids] = 0
+        self._counts[env_ids.numpy()] = 0
 
     def _make_spaces(self) -> None:
         groups: dict[str, gymnasium.Space[Any]] = {}

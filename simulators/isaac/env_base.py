@@ -17,7 +17,7 @@ from simulators.isaac.cfg import EnvCfg, check_env_cfg
 from simulators.isaac.configclass import missing
 from simulators.isaac.quaternion import check_order, quaternion_order
 from simulators.isaac.scene import InteractiveScene
-from simulators.isaac.simulation import Simulation
+from simulators.isaac.simulation import Simulation, numbers
 
 Observations = dict[str, Any]
 StepReturn = tuple[Observations, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
@@ -66,6 +66,7 @@ class EnvBase(gymnasium.Env):
         self._started = False
         self._memo: dict[Hashable, torch.Tensor] = {}
         self._memo_stamp = -1
+        self._counts = self._episode_length_buf.numpy()
         with self._at_work():
             self.scene = InteractiveScene(self.cfg.scene, self.quaternion)
             self._setup_scene()
@@ -168,7 +169,7 @@ class EnvBase(gymnasium.Env):
 
     def _take_faults(self) -> torch.Tensor | None:
         """[N] bool, which environments diverged in this step, if any did."""
-        if not self.sim.faults.any():
+        if not self.sim.any_fault:
             self.extras["faults"] = self._none
             return None
         faults = torch.from_numpy(self.sim.faults.copy())
@@ -181,13 +182,14 @@ class EnvBase(gymnasium.Env):
         if not self.is_finite_horizon:
             self.extras["time_outs"] = self.reset_time_outs
         self.extras.pop("final_obs", None)
-        if not self.reset_buf.any():
+        ended = np.flatnonzero(numbers(self.reset_buf))
+        if not len(ended):
             return
         final = self._observe_final()
         if faults is not None:
             final = _where(faults, self.obs_buf, final)
         self.extras["final_obs"] = final
-        self._begin(self.reset_buf.nonzero().flatten())
+        self._begin(torch.from_numpy(ended))
         if faults is not None:
             self.extras["log"]["infrastructure_faults"] = int(faults.sum())
 

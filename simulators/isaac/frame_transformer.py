@@ -34,7 +34,7 @@ class FrameTransformerData:
         self._sim, self._order, self._cache = sim, order, dict[str, Any]()
         self._sites, self._offsets = sites, offsets
         self._bodies = sim.model.site_bodyid[sites].tolist()
-        self._pos, self._quat = sim.field("site_xpos"), sim.field("xquat")
+        self._pos, self._quat = sim.array("site_xpos"), sim.array("xquat")
         first = sites[1]
         self._targets = slice(first, first + len(sites) - 1)
         self.target_frame_names = names
@@ -87,7 +87,7 @@ class FrameTransformer:
 
     def _bind(self, sim: Simulation, order: Order) -> None:
         sites = [sim.model.site(f"{self._name}/{index}").id for index in range(len(self._bodies))]
-        offsets = ordered(torch.from_numpy(sim.model.site_quat[sites]), order)
+        offsets = ordered(sim.model.site_quat[sites], order)
         names = [frame.name or frame.prim_path.rsplit("/", 1)[-1] for frame in self.cfg.target_frames]
         self.data = FrameTransformerData(sim, sites, names, offsets, order)
 

@@ -1,8 +1,6 @@
 """The order of a quaternion's components: explicit in configurations, and refused by name where two differ."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Literal
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
@@ -41,11 +39,14 @@ def present_order() -> Order:
     return _present.get()
 
 
-@contextmanager
-def quaternion_order(order: Order) -> Iterator[None]:
+class quaternion_order:
     """Within, `simulators.isaac.math` takes quaternions in this order, so that terms need not name it."""
-    token = _present.set(order)
-    try:
-        yield
-    finally:
-        _present.reset(token)
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def __enter__(self) -> None:
+        self._token: Token[Order] = _present.set(self._order)
+
+    def __exit__(self, *error: object) -> None:
+        _present.reset(self._token)

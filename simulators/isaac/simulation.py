@@ -1,5 +1,6 @@
 """The physics of all environments: MuJoCo's batch as live torch tensors."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,14 @@ def rows(env_ids: EnvIds) -> Any:
     return env_ids.numpy() if isinstance(env_ids, torch.Tensor) else env_ids
 
 
+def numbers(value: torch.Tensor) -> NDArray[Any]:
+    """What a term returned, in numpy; its memory where numpy knows the type."""
+    try:
+        return value.numpy()
+    except (RuntimeError, TypeError):  # Requires a gradient, or is bfloat16.
+        return value.detach().float().numpy()
+
+
 class Simulation:
     """`num_envs` worlds of one model.
 
@@ -33,6 +42,7 @@ class Simulation:
         physics_dt: `cfg.dt`, s.
         stamp: Grows whenever a state has changed, so that readers know what they hold is old.
         faults: [N] bool, environments that diverged since `clear_faults`; they stand in the model's default state.
+        any_fault: Whether there is one.
     """
 
     device = "cpu"
@@ -43,7 +53,8 @@ class Simulation:
         self.batch = Batch(model, num_envs, cfg.num_threads, persistent=True)
         self._time, self._warmstart = self.batch.bind("time"), self.batch.bind("qacc_warmstart")
         self.stamp = 0
-        self.faults = np.zeros(num_envs, bool)
+        self.faults, self.any_fault = np.zeros(num_envs, bool), False
+        self._arrays: dict[str, NDArray[Any]] = {}
         self._fields: dict[str, torch.Tensor] = {}
         self._changed: NDArray[np.bool_] = np.zeros(num_envs, bool)
         self.dirty = False
@@ -59,14 +70,20 @@ class Simulation:
             ConfigError: MjData has no such field.
         """
         if name not in self._fields:
-            if name not in DATA_FIELDS:
-                raise ConfigError(f"MjData has no field {name!r}", "sim.field", nearest(name, DATA_FIELDS))
             with warnings.catch_warnings():
                 # Outputs are read-only for numpy; torch has no such thing and warns.
                 warnings.simplefilter("ignore", UserWarning)
-                self._fields[name] = torch.from_numpy(self.batch.bind(name))
-            self._forward(None)
+                self._fields[name] = torch.from_numpy(self.array(name))
         return self._fields[name]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The memory of `field` in numpy, whose operations on few numbers cost a fraction of torch's."""
+        if name not in self._arrays:
+            if name not in DATA_FIELDS:
+                raise ConfigError(f"MjData has no field {name!r}", "sim.field", nearest(name, DATA_FIELDS))
+            self._arrays[name] = self.batch.bind(name)
+            self._forward(None)
+        return self._arrays[name]
 
     def touch(self, env_ids: EnvIds = None) -> None:
         """Say that the state of `env_ids` was written; what derives from it is computed when next asked for."""
@@ -79,8 +96,9 @@ class Simulation:
 
     def begin(self, env_ids: EnvIds) -> None:
         """Set time and the solver's warm start of `env_ids` to zero, so that an episode does not depend on the last."""
-        self._time[rows(env_ids)] = 0.0
-        self._warmstart[rows(env_ids)] = 0.0
+        which = rows(env_ids)
+        self._time[which] = 0.0
+        self._warmstart[which] = 0.0
         self.touch(env_ids)
 
     def forward(self) -> None:
@@ -105,11 +123,12 @@ class Simulation:
             changed = (self._warning != self._warnings).any(axis=1)
             faulty = changed if faulty is None else faulty | changed
             self._warnings, self._warned = self._warning.copy(), warned
-        if not np.isfinite(self.batch.state.sum()):
+        if not math.isfinite(self.batch.state.sum()):
             infinite = ~np.isfinite(self.batch.state).all(axis=1)
             faulty = infinite if faulty is None else faulty | infinite
         if faulty is not None and faulty.any():
             self.faults |= faulty
+            self.any_fault = True
             ids = np.flatnonzero(faulty).astype(np.int32)
             self.batch.state[ids] = self._blank
             self._forward(ids)
@@ -122,6 +141,7 @@ class Simulation:
 
     def clear_faults(self) -> None:
         self.faults[:] = False
+        self.any_fault = False
 
     def get_physics_dt(self) -> float:
         """`physics_dt`."""

@@ -1,14 +1,14 @@
 """Actions: split among terms, processed once per step, applied before every physics step."""
 
-import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -77,7 +77,11 @@ class ActionManager(ManagerBase):
         edges = [0]
         for width in self.action_term_dim:
             edges.append(edges[-1] + width)
-        self._slices = [(term, slice(*edges[i : i + 2])) for i, term in enumerate(self._by_name.values())]
+        self._slices = [slice(*edges[i : i + 2]) for i in range(len(self._by_name))]
+        self._parts = [
+            (term, self.action[:, part]) for term, part in zip(self._by_name.values(), self._slices, strict=True)
+        ]
+        self._action, self._prev_action = self.action.numpy(), self.prev_action.numpy()
 
     @property
     def total_action_dim(self) -> int:
@@ -107,31 +111,29 @@ class ActionManager(ManagerBase):
             parts = ", ".join(f"{name} {term.action_dim}" for name, term in self._by_name.items())
             what = f"an action of shape {tuple(action.shape)}"
             raise SpecMismatch(what, f"actions: {parts}", f"give {tuple(self.action.shape)}")
-        if not math.isfinite(float(action.sum())):
+        given = numbers(action)
+        if not np.isfinite(given).all():
             self._refuse(action)
-        self.prev_action.copy_(self.action)
-        self.action.copy_(action)
-        for term, part in self._slices:
-            term.process_actions(self.action[:, part])
+        self._prev_action[:] = self._action
+        self._action[:] = given
+        for term, part in self._parts:
+            term.process_actions(part)
 
     def apply_action(self) -> None:
         """Let every term set its targets."""
-        for term, _ in self._slices:
+        for term in self._by_name.values():
             term.apply_actions()
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
-        which = slice(None) if env_ids is None else env_ids
-        self.action[which] = 0.0
-        self.prev_action[which] = 0.0
+        which = rows(env_ids)
+        self._action[which] = 0.0
+        self._prev_action[which] = 0.0
         return super().reset(env_ids)
 
     def _refuse(self, action: torch.Tensor) -> None:
-        """Name the first number that is not finite; a sum may also overflow."""
-        wrong = (~torch.isfinite(action)).nonzero()
-        if not len(wrong):
-            return
-        env, column = wrong[0].tolist()
-        for (_, part), name in zip(self._slices, self._by_name, strict=True):
+        """Name the first number that is not finite."""
+        env, column = (~torch.isfinite(action)).nonzero()[0].tolist()
+        for part, name in zip(self._slices, self._by_name, strict=True):
             if part.start <= column < part.stop:
                 what = f"action {column - part.start} of environment {env} is {action[env, column].item()}"
                 raise SpecMismatch(what, f"action {name}", "give finite numbers")

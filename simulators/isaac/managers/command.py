@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.simulation import EnvIds, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -74,13 +75,14 @@ class CommandTerm(ManagerTermBase):
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, float]:
         """Draw commands, and return the metrics of the episodes before."""
-        which: Any = slice(None) if env_ids is None else env_ids
+        which = rows(env_ids)
         logged = {}
-        for name, values in self._metrics.items():
-            logged[name] = values[which].mean().item()
+        for name, metric in self._metrics.items():
+            values = metric.numpy()
+            logged[name] = float(values[which].mean())
             values[which] = 0.0
-        self.command_counter[which] = 0
-        self._resample(torch.arange(self.num_envs)[which] if isinstance(which, slice) else which)
+        self.command_counter.numpy()[which] = 0
+        self._resample(torch.arange(self.num_envs)[which] if isinstance(which, slice) else env_ids)
         return logged
 
     def compute(self, dt: float) -> None:
@@ -89,19 +91,20 @@ class CommandTerm(ManagerTermBase):
             self._update_metrics()
         self._clock += dt
         if self._earliest <= self._clock + ROUNDING_S:
-            self._resample((self._due <= self._clock + ROUNDING_S).nonzero().flatten())
+            self._resample(torch.from_numpy(np.flatnonzero(self._due.numpy() <= self._clock + ROUNDING_S)))
         self._update_command()
 
     def _resample(self, env_ids: Any) -> None:
         if len(env_ids) == 0:
             return
         low, high = self.cfg.resampling_time_range
-        drawn = torch.rand(len(env_ids), generator=self._env.generator)
-        self._due[env_ids] = self._clock + (drawn * (high - low) + low).double()
-        self._earliest = float(self._due.min())
+        drawn = torch.rand(len(env_ids), generator=self._env.generator).numpy()
+        due, which = self._due.numpy(), rows(env_ids)
+        due[which] = self._clock + (drawn * (high - low) + low)
+        self._earliest = float(due.min())
         self._resample_command(env_ids)
         self._env.sim.stamp += 1  # What was computed from the command before is old.
-        self.command_counter[env_ids] += 1
+        self.command_counter.numpy()[which] += 1
 
 
 class CommandManager(ManagerBase):

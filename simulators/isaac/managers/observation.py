@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
@@ -11,7 +13,7 @@ from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
 from simulators.isaac.configclass import items
 from simulators.isaac.managers.base import ManagerBase, check_params
 from simulators.isaac.noise import apply_noise
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -50,6 +52,8 @@ class ObservationManager(ManagerBase):
     def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
         self._groups: dict[str, tuple[ObservationGroupCfg, dict[str, Term]]] = {}
+        # Where each term lies in the groups that concatenate rows: most of them.
+        self._columns: dict[str, list[slice]] = {}
         self.group_obs_dim: dict[str, Any] = {}
         self.group_obs_term_dim: dict[str, list[tuple[int, ...]]] = {}
         self.group_obs_concatenate: dict[str, bool] = {}
@@ -58,6 +62,9 @@ class ObservationManager(ManagerBase):
             self.group_obs_concatenate[name] = group.concatenate_terms
             shapes = self.group_obs_term_dim[name] = [term.shape for term in self._groups[name][1].values()]
             self.group_obs_dim[name] = self._joined(name, group, shapes) if group.concatenate_terms else shapes
+            if group.concatenate_terms and all(len(shape) == 1 for shape in shapes):
+                ends = np.cumsum([0, *(width for (width,) in shapes)]).tolist()
+                self._columns[name] = [slice(*pair) for pair in pairwise(ends)]
 
     @property
     def active_terms(self) -> dict[str, list[str]]:
@@ -82,15 +89,11 @@ class ObservationManager(ManagerBase):
     def compute_group(self, group_name: str, update_history: bool = False) -> torch.Tensor | dict[str, torch.Tensor]:
         """One group; new tensors, which the caller may keep."""
         group, terms = self._groups[group_name]
-        env = self._env
+        if group_name in self._columns:
+            return self._side_by_side(group_name, update_history)
         values = []
         for term in terms.values():
-            value = term.cfg.func(env, **term.cfg.params)
-            for apply in term.steps:
-                value = apply(value)
-            if term.history is not None:
-                value = self._remember(term, value, update_history)
-            values.append(value)
+            values.append(self._value(term, update_history))
         if not group.concatenate_terms:
             return {name: value.clone() for name, value in zip(terms, values, strict=True)}
         return torch.cat(values, dim=group.concatenate_dim + 1 if group.concatenate_dim >= 0 else group.concatenate_dim)
@@ -99,8 +102,21 @@ class ObservationManager(ManagerBase):
         for _, terms in self._groups.values():
             for term in terms.values():
                 if term.started is not None:
-                    term.started[slice(None) if env_ids is None else env_ids] = False
+                    term.started[rows(env_ids)] = False
         return super().reset(env_ids)
+
+    def _value(self, term: Term, update_history: bool) -> torch.Tensor:
+        value = term.cfg.func(self._env, **term.cfg.params)
+        for apply in term.steps:
+            value = apply(value)
+        return value if term.history is None else self._remember(term, value, update_history)
+
+    def _side_by_side(self, group_name: str, update_history: bool) -> torch.Tensor:
+        """A group of rows, each term in its columns."""
+        joined = np.empty((self.num_envs, *self.group_obs_dim[group_name]), np.float32)
+        for term, columns in zip(self._groups[group_name][1].values(), self._columns[group_name], strict=True):
+            joined[:, columns] = numbers(self._value(term, update_history))
+        return torch.from_numpy(joined)
 
     def _remember(self, term: Term, value: torch.Tensor, update: bool) -> torch.Tensor:
         """The history with `value` as its newest, which fills it in environments that have just started."""

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import RewardTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -29,10 +30,10 @@ class RewardManager(ManagerBase):
             self._names.append(name)
             self._cfgs.append(term)
         shape = (len(self._names), self.num_envs)
-        self._raw, self._weighted, self._sums = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape)
-        self._rows = [self._raw[i] for i in range(len(self._names))]
+        self._raw, self._weighted, self._sums = (np.zeros(shape, np.float32) for _ in range(3))
         self._weights: list[float] = []
-        self._factors = torch.zeros(shape[0], 1)
+        self._factors = np.zeros((shape[0], 1), np.float32)
+        self._logged = [f"Episode_Reward/{name}" for name in self._names]
         self._dt = 0.0
 
     @property
@@ -42,7 +43,7 @@ class RewardManager(ManagerBase):
     @property
     def _step_reward(self) -> torch.Tensor:
         """[N, T] weighted terms of the last step, per second."""
-        return self._weighted.T / self._dt if self._dt else self._weighted.T
+        return torch.from_numpy(self._weighted.T / (self._dt or 1.0))
 
     def get_term_cfg(self, term_name: str) -> RewardTermCfg:
         """Raises `ConfigError` if there is none of this name."""
@@ -58,29 +59,28 @@ class RewardManager(ManagerBase):
         weights = [term.weight for term in self._cfgs]
         if weights != self._weights or dt != self._dt:
             self._weights, self._dt = weights, dt
-            self._factors[:, 0] = torch.tensor(weights) * dt
-            for row, weight in zip(self._rows, weights, strict=True):
-                if weight == 0.0:
-                    row.zero_()
-        for row, term in zip(self._rows, self._cfgs, strict=True):
+            self._factors[:, 0] = np.multiply(weights, dt)
+            self._raw[self._factors[:, 0] == 0.0] = 0.0
+        for i, term in enumerate(self._cfgs):
             if term.weight != 0.0:
-                row.copy_(term.func(env, **term.params))
-        torch.mul(self._raw, self._factors, out=self._weighted)
+                self._raw[i] = numbers(term.func(env, **term.params))
+        np.multiply(self._raw, self._factors, out=self._weighted)
         self._sums += self._weighted
-        return self._weighted.sum(dim=0)
+        return torch.from_numpy(self._weighted.sum(axis=0))
 
     def discard(self, env_ids: Any) -> None:
         """Take the last step's rewards of `env_ids` out of the sums: their physics failed."""
-        self._sums[:, env_ids] -= self._weighted[:, env_ids]
-        self._weighted[:, env_ids] = 0.0
+        which = rows(env_ids)
+        self._sums[:, which] -= self._weighted[:, which]
+        self._weighted[:, which] = 0.0
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
         """Returns `Episode_Reward/<term>`: the mean sum over an episode, per second of its longest duration."""
-        which = slice(None) if env_ids is None else env_ids
-        means = (self._sums[:, which].mean(dim=1) / self._env.max_episode_length_s).tolist()
+        which = rows(env_ids)
+        means = (self._sums[:, which].mean(axis=1) / self._env.max_episode_length_s).tolist()
         self._sums[:, which] = 0.0
         super().reset(env_ids)
-        return {f"Episode_Reward/{name}": mean for name, mean in zip(self._names, means, strict=True)}
+        return dict(zip(self._logged, means, strict=True))
 
     def _index(self, name: str) -> int:
         if name not in self._names:

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import TerminationTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -57,15 +58,13 @@ class TerminationManager(ManagerBase):
 
     def compute(self) -> torch.Tensor:
         """[N] bool, which episodes end."""
-        terminated = time_outs = self._none
+        terminated, time_outs = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for name, term in self._cfgs.items():
             value = self._term_dones[name] = term.func(self._env, **term.params)
-            if term.time_out:
-                time_outs = value if time_outs is self._none else time_outs | value
-            else:
-                terminated = value if terminated is self._none else terminated | value
-        self.terminated, self.time_outs = terminated, time_outs
-        self.dones = terminated | time_outs
+            ended = time_outs if term.time_out else terminated
+            ended |= numbers(value)
+        self.terminated, self.time_outs = torch.from_numpy(terminated), torch.from_numpy(time_outs)
+        self.dones = torch.from_numpy(terminated | time_outs)
         return self.dones
 
     def truncate(self, faults: torch.Tensor) -> torch.Tensor:
@@ -77,9 +76,9 @@ class TerminationManager(ManagerBase):
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
         """Returns `Episode_Termination/<term>`: how many of `env_ids` ended by it."""
-        which = slice(None) if env_ids is None else env_ids
+        which = rows(env_ids)
         logged = {
-            f"Episode_Termination/{name}": int(torch.count_nonzero(done[which]))
+            f"Episode_Termination/{name}": int(np.count_nonzero(numbers(done)[which]))
             for name, done in self._term_dones.items()
         }
         super().reset(env_ids)

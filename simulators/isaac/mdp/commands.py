@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.managers import CommandTerm
-from simulators.isaac.math import combine_frame_transforms, compute_pose_error, quat_from_euler_xyz, quat_unique
+from simulators.isaac.math import combine_frame_transforms, quat_identity
+from simulators.isaac.mdp.frames import angle_to, distance, in_root_frame
 from simulators.isaac.mdp.sampling import sample_ranges
+from simulators.isaac.rotations import from_euler, reorder
+from simulators.isaac.simulation import rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -35,10 +39,9 @@ class UniformPoseCommand(CommandTerm):
         self.robot = env.scene[cfg.asset_name]
         self.body_idx = self.robot.find_bodies(cfg.body_name)[0][0]
         self.pose_command_b = torch.zeros(self.num_envs, 7, device=self.device)
-        zero = torch.zeros(self.num_envs, device=self.device)
-        self.pose_command_b[:, 3:] = quat_from_euler_xyz(zero, zero, zero)
-        self.metrics["position_error"] = zero.clone()
-        self.metrics["orientation_error"] = zero.clone()
+        self.pose_command_b[:, 3:] = quat_identity(self.num_envs)
+        self.metrics["position_error"] = torch.zeros(self.num_envs, device=self.device)
+        self.metrics["orientation_error"] = torch.zeros(self.num_envs, device=self.device)
 
     @property
     def command(self) -> torch.Tensor:
@@ -46,25 +49,23 @@ class UniformPoseCommand(CommandTerm):
 
     @property
     def pose_command_w(self) -> torch.Tensor:
-        return torch.cat(self._goal_w(), dim=1)
-
-    def _goal_w(self) -> tuple[torch.Tensor, torch.Tensor]:
         data, command = self.robot.data, self.pose_command_b
-        return combine_frame_transforms(data.root_pos_w, data.root_quat_w, command[:, :3], command[:, 3:])
+        goal = combine_frame_transforms(data.root_pos_w, data.root_quat_w, command[:, :3], command[:, 3:])
+        return torch.cat(goal, dim=1)
 
     def _update_metrics(self) -> None:
-        data, body = self.robot.data, self.body_idx
-        pos_w, quat_w = self._goal_w()
-        pos_error, rot_error = compute_pose_error(pos_w, quat_w, data.body_pos_w[:, body], data.body_quat_w[:, body])
-        torch.linalg.vector_norm(pos_error, dim=1, out=self.metrics["position_error"])
-        torch.linalg.vector_norm(rot_error, dim=1, out=self.metrics["orientation_error"])
+        env, name, body = self._env, self.cfg.asset_name, self.body_idx
+        pos = in_root_frame(env, name, name, body).numpy()
+        self.metrics["position_error"].numpy()[:] = distance(pos, self.pose_command_b.numpy()[:, :3])
+        self.metrics["orientation_error"].numpy()[:] = angle_to(env, name, body, self.pose_command_b[:, 3:])
 
     def _resample_command(self, env_ids: Sequence[int] | torch.Tensor) -> None:
-        ranges = torch.tensor([getattr(self.cfg.ranges, axis) for axis in POSE_AXES], device=self.device)
-        drawn = sample_ranges(self._env, ranges, len(env_ids))
-        quat = quat_from_euler_xyz(drawn[:, 3], drawn[:, 4], drawn[:, 5])
-        self.pose_command_b[env_ids, :3] = drawn[:, :3]
-        self.pose_command_b[env_ids, 3:] = quat_unique(quat) if self.cfg.make_quat_unique else quat
+        drawn = sample_ranges(self._env, [getattr(self.cfg.ranges, axis) for axis in POSE_AXES], len(env_ids))
+        quat = from_euler(drawn[:, 3:])
+        if self.cfg.make_quat_unique:
+            quat[quat[:, 0] < 0.0] *= -1.0
+        pose = np.concatenate([drawn[:, :3], reorder(quat, "wxyz", self._env.quaternion)], axis=1)
+        self.pose_command_b.numpy()[rows(env_ids)] = pose
 
     def _update_command(self) -> None:
         """The pose stays in the root frame: nothing moves it between draws."""

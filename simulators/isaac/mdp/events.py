@@ -3,28 +3,35 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from simulators.isaac.asset import Asset
 from simulators.isaac.cfg import SceneEntityCfg
-from simulators.isaac.math import quat_from_euler_xyz, quat_mul
 from simulators.isaac.mdp.entities import ROBOT
 from simulators.isaac.mdp.sampling import Ids, Range, all_ids, axis_ranges, sample_ranges
+from simulators.isaac.rotations import from_euler, multiply, reorder
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
+
+Array = NDArray[np.float32]
 
 
 def reset_scene_to_default(env: "ManagerBasedRLEnv", env_ids: Ids, reset_joint_targets: bool = False) -> None:
     """Put every articulation and object into its default state; joint targets too if asked to."""
     ids = all_ids(env, env_ids)
-    origins = env.scene.env_origins[ids]
+    rows = ids.numpy()
+    origins = env.scene.env_origins.numpy()[rows]
     for asset in (*env.scene.rigid_objects.values(), *env.scene.articulations.values()):
-        state = asset.data.default_root_state[ids]
+        state = asset.data.default_root_state.numpy()[rows]
         state[:, :3] += origins
-        asset.write_root_pose_to_sim(state[:, :7], env_ids=ids)
-        asset.write_root_velocity_to_sim(state[:, 7:], env_ids=ids)
+        _write_root(asset, state, ids)
     for robot in env.scene.articulations.values():
-        position, velocity = robot.data.default_joint_pos[ids], robot.data.default_joint_vel[ids]
+        data = robot.data
+        position = torch.from_numpy(data.default_joint_pos.numpy()[rows])
+        velocity = torch.from_numpy(data.default_joint_vel.numpy()[rows])
         robot.write_joint_state_to_sim(position, velocity, env_ids=ids)
         if reset_joint_targets:
             robot.set_joint_position_target(position, env_ids=ids)
@@ -48,13 +55,16 @@ def reset_root_state_uniform(
         ConfigError: An axis has another name.
     """
     asset, ids = env.scene[asset_cfg.name], all_ids(env, env_ids)
-    pose = sample_ranges(env, axis_ranges(pose_range, "pose_range"), len(ids))
-    speed = sample_ranges(env, axis_ranges(velocity_range, "velocity_range"), len(ids))
-    default = asset.data.default_root_state[ids]
-    position = default[:, :3] + env.scene.env_origins[ids] + pose[:, :3]
-    quat = quat_mul(default[:, 3:7], quat_from_euler_xyz(pose[:, 3], pose[:, 4], pose[:, 5]))
-    asset.write_root_pose_to_sim(torch.cat([position, quat], dim=1), env_ids=ids)
-    asset.write_root_velocity_to_sim(default[:, 7:] + speed, env_ids=ids)
+    ranges = [*axis_ranges(pose_range, "pose_range"), *axis_ranges(velocity_range, "velocity_range")]
+    drawn, rows = sample_ranges(env, ranges, len(ids)), ids.numpy()
+    state = asset.data.default_root_state.numpy()[rows]
+    state[:, :3] += env.scene.env_origins.numpy()[rows] + drawn[:, :3]
+    turn = drawn[:, 3:6]
+    if turn.any():
+        quat = multiply(reorder(state[:, 3:7], env.quaternion, "wxyz"), from_euler(turn))
+        state[:, 3:7] = reorder(quat, "wxyz", env.quaternion)
+    state[:, 7:] += drawn[:, 6:]
+    _write_root(asset, state, ids)
 
 
 def reset_joints_by_scale(
@@ -65,7 +75,7 @@ def reset_joints_by_scale(
     asset_cfg: SceneEntityCfg = ROBOT,
 ) -> None:
     """Set the chosen joints to their defaults times uniform factors, within the soft limits."""
-    _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, torch.mul)
+    _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, np.multiply)
 
 
 def reset_joints_by_offset(
@@ -76,7 +86,7 @@ def reset_joints_by_offset(
     asset_cfg: SceneEntityCfg = ROBOT,
 ) -> None:
     """Set the chosen joints to their defaults plus uniform offsets, within the soft limits."""
-    _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, torch.add)
+    _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, np.add)
 
 
 def push_by_setting_velocity(
@@ -89,7 +99,7 @@ def push_by_setting_velocity(
     """
     asset, ids = env.scene[asset_cfg.name], all_ids(env, env_ids)
     speed = sample_ranges(env, axis_ranges(velocity_range, "velocity_range"), len(ids))
-    asset.write_root_velocity_to_sim(asset.data.root_vel_w[ids] + speed, env_ids=ids)
+    asset.write_root_velocity_to_sim(asset.data.root_vel_w[ids] + torch.from_numpy(speed), env_ids=ids)
 
 
 def _reset_joints(
@@ -98,13 +108,21 @@ def _reset_joints(
     position_range: Range,
     velocity_range: Range,
     asset_cfg: SceneEntityCfg,
-    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    change: Callable[[Array, Array], Array],
 ) -> None:
     asset, ids, joints = env.scene[asset_cfg.name], all_ids(env, env_ids), asset_cfg.joint_ids
-    data = asset.data
-    position, velocity = data.default_joint_pos[ids][:, joints], data.default_joint_vel[ids][:, joints]
-    limits = data.soft_joint_pos_limits[ids][:, joints]
-    ranges = torch.tensor([position_range, velocity_range]).repeat_interleave(position.shape[1], dim=0)
-    drawn_position, drawn_velocity = sample_ranges(env, ranges, len(ids)).chunk(2, dim=1)
-    position = change(position, drawn_position).clamp(limits[..., 0], limits[..., 1])
-    asset.write_joint_state_to_sim(position, change(velocity, drawn_velocity), joint_ids=joints, env_ids=ids)
+    data, rows = asset.data, ids.numpy()
+    defaults = data.default_joint_pos.numpy()[rows][:, joints], data.default_joint_vel.numpy()[rows][:, joints]
+    limits, count = data.soft_joint_pos_limits.numpy()[rows][:, joints], defaults[0].shape[1]
+    drawn = sample_ranges(env, [position_range] * count + [velocity_range] * count, len(ids))
+    position = np.clip(change(defaults[0], drawn[:, :count]), limits[..., 0], limits[..., 1])
+    velocity = change(defaults[1], drawn[:, count:])
+    joint_ids = None if joints == slice(None) else joints
+    asset.write_joint_state_to_sim(torch.from_numpy(position), torch.from_numpy(velocity), joint_ids, ids)
+
+
+def _write_root(asset: Asset, state: Array, ids: torch.Tensor) -> None:
+    """Pose and velocity [n, 13] of a root."""
+    tensor = torch.from_numpy(state)
+    asset.write_root_pose_to_sim(tensor[:, :7], env_ids=ids)
+    asset.write_root_velocity_to_sim(tensor[:, 7:], env_ids=ids)

@@ -1,10 +1,14 @@
-"""Positions in a robot's root frame, computed once per state however many terms of a task ask for them."""
+"""Where bodies are in a robot's root frame, computed once per state however many terms of a task ask for it."""
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from simulators.isaac.body_state import single
 from simulators.isaac.math import quat_apply_inverse
+from simulators.isaac.rotations import angle_between, multiply, reorder
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -14,7 +18,22 @@ def in_root_frame(env: "ManagerBasedRLEnv", robot: str, entity: str, body: int =
     """[N, 3] position (m) of a body of `entity`, its root if none is named, in the frame of the root of `robot`."""
 
     def compute() -> torch.Tensor:
-        root = env.scene[robot].data
-        return quat_apply_inverse(root.root_quat_w, env.scene[entity].data.body_pos_w[:, body] - root.root_pos_w)
+        root, pos = env.scene[robot].data, single(env.scene[entity].data.body_pos(body))
+        return pos if root.at_origin else quat_apply_inverse(root.root_quat_w, pos - root.root_pos_w)
 
     return env.once(("in_root_frame", robot, entity, body), compute)
+
+
+def distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.floating]:
+    """[N] between points [N, 3]."""
+    x, y, z = (a - b).T
+    return np.sqrt(x * x + y * y + z * z)
+
+
+def angle_to(env: "ManagerBasedRLEnv", robot: str, body: int, goal: torch.Tensor) -> NDArray[np.floating]:
+    """[N] angle (rad, 0 to pi) of a body of `robot` to orientations [N, 4] in its root frame."""
+    data = env.scene[robot].data
+    wanted = reorder(goal.numpy(), env.quaternion, "wxyz")
+    if not data.at_origin:
+        wanted = multiply(data.body_quat_wxyz(0), wanted)
+    return angle_between(data.body_quat_wxyz(body), wanted)

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from embodied.errors import ConfigError
 from simulators.isaac.managers import ActionTerm
-from simulators.isaac.names import resolve_matching_names_values
-from simulators.isaac.simulation import EnvIds
+from simulators.isaac.names import as_index, resolve_matching_names_values
+from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -30,8 +31,7 @@ class JointAction(ActionTerm):
     def __init__(self, cfg: "actions_cfg.JointActionCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
         ids, self._joint_names = self._asset.find_joints(cfg.joint_names, preserve_order=cfg.preserve_order)
-        every = ids == list(range(self._asset.num_joints))
-        self._joint_ids: list[int] | slice = slice(None) if every else ids
+        self._joint_ids: list[int] | slice = as_index(ids)
         self._raw = torch.zeros(self.num_envs, self.action_dim, device=self.device)
         self._scale = self._numbers(cfg.scale, 1.0)
         self._offset = self._numbers(cfg.offset, 0.0)
@@ -51,13 +51,15 @@ class JointAction(ActionTerm):
         return self._processed
 
     def process_actions(self, actions: torch.Tensor) -> None:
-        self._raw[:] = actions
-        torch.addcmul(self._offset, self._raw, self._scale, out=self._processed)
+        raw, processed = self._raw.numpy(), self._processed.numpy()
+        raw[:] = numbers(actions)
+        np.multiply(raw, self._scale.numpy(), out=processed)
+        processed += self._offset.numpy()
         if self._limits is not None:
-            torch.clamp(self._processed, self._limits[0], self._limits[1], out=self._processed)
+            np.clip(processed, *self._limits.numpy(), out=processed)
 
     def reset(self, env_ids: EnvIds = None) -> None:
-        self._raw[slice(None) if env_ids is None else env_ids] = 0.0
+        self._raw.numpy()[rows(env_ids)] = 0.0
 
     def _numbers(self, given: float | dict[str, float], default: float) -> torch.Tensor:
         """[1, D] of one number, or of one per joint by regular expression."""
@@ -144,7 +146,8 @@ class BinaryJointPositionAction(ActionTerm):
 
     def __init__(self, cfg: "actions_cfg.BinaryJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
-        self._joint_ids, self._joint_names = self._asset.find_joints(cfg.joint_names)
+        ids, self._joint_names = self._asset.find_joints(cfg.joint_names)
+        self._joint_ids: list[int] | slice = as_index(ids)
         self._raw = torch.zeros(self.num_envs, 1, device=self.device)
         self._open = self._command(cfg.open_command_expr, "open_command_expr")
         self._close = self._command(cfg.close_command_expr, "close_command_expr")
@@ -163,15 +166,16 @@ class BinaryJointPositionAction(ActionTerm):
         return self._processed
 
     def process_actions(self, actions: torch.Tensor) -> None:
-        self._raw[:] = actions
-        closes = ~actions if actions.dtype == torch.bool else actions < 0
-        torch.where(closes, self._close, self._open, out=self._processed)
+        given = numbers(actions)
+        self._raw.numpy()[:] = given
+        closes = ~given if given.dtype == bool else given < 0
+        self._processed.numpy()[:] = np.where(closes, self._close.numpy(), self._open.numpy())
 
     def apply_actions(self) -> None:
         self._asset.set_joint_position_target(self._processed, joint_ids=self._joint_ids)
 
     def reset(self, env_ids: EnvIds = None) -> None:
-        self._raw[slice(None) if env_ids is None else env_ids] = 0.0
+        self._raw.numpy()[rows(env_ids)] = 0.0
 
     def _command(self, given: dict[str, float], where: str) -> torch.Tensor:
         ids, _, found = resolve_matching_names_values(given, self._joint_names)

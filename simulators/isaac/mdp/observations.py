@@ -71,7 +71,8 @@ def joint_pos(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> to
 def joint_pos_rel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] positions of the chosen joints from their defaults, rad or m."""
     data = env.scene[asset_cfg.name].data
-    return data.joint_pos[:, asset_cfg.joint_ids] - data.default_joint_pos[:, asset_cfg.joint_ids]
+    joints = asset_cfg.joint_ids
+    return torch.from_numpy(data.joint_pos.numpy()[:, joints] - data.default_joint_pos.numpy()[:, joints])
 
 
 def joint_pos_limit_normalized(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
@@ -89,7 +90,8 @@ def joint_vel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> to
 def joint_vel_rel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] velocities of the chosen joints from their defaults, rad/s or m/s."""
     data = env.scene[asset_cfg.name].data
-    return data.joint_vel[:, asset_cfg.joint_ids] - data.default_joint_vel[:, asset_cfg.joint_ids]
+    joints = asset_cfg.joint_ids
+    return torch.from_numpy(data.joint_vel.numpy()[:, joints] - data.default_joint_vel.numpy()[:, joints])
 
 
 def joint_effort(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from simulators.isaac.body_state import single
 from simulators.isaac.cfg import SceneEntityCfg
-from simulators.isaac.math import quat_error_magnitude, quat_mul
 from simulators.isaac.mdp.entities import EE_FRAME, OBJECT, ROBOT
-from simulators.isaac.mdp.frames import in_root_frame
+from simulators.isaac.mdp.frames import angle_to, distance, in_root_frame
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -55,7 +56,8 @@ def joint_vel_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) ->
 
 def joint_vel_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the squares of the velocities of the chosen joints."""
-    return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].square().sum(dim=1)
+    speed = env.scene[asset_cfg.name].data.joint_vel.numpy()[:, asset_cfg.joint_ids]
+    return torch.from_numpy((speed * speed).sum(axis=1))
 
 
 def joint_acc_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
@@ -78,7 +80,8 @@ def joint_pos_limits(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT
 
 def action_rate_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
     """Sum of the squares of the raw action's change since the step before."""
-    return (env.action_manager.action - env.action_manager.prev_action).square().sum(dim=1)
+    change = env.action_manager.action.numpy() - env.action_manager.prev_action.numpy()
+    return torch.from_numpy((change * change).sum(axis=1))
 
 
 def action_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
@@ -88,30 +91,29 @@ def action_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
 
 def position_command_error(env: "ManagerBasedRLEnv", command_name: str, asset_cfg: SceneEntityCfg) -> torch.Tensor:
     """Distance (m) of the chosen body from the commanded position."""
-    goal = env.command_manager.get_command(command_name)[:, :3]
-    body = in_root_frame(env, asset_cfg.name, asset_cfg.name, asset_cfg.body_ids[0])
-    return torch.linalg.vector_norm(body - goal, dim=1)
+    goal = env.command_manager.get_command(command_name).numpy()[:, :3]
+    body = in_root_frame(env, asset_cfg.name, asset_cfg.name, asset_cfg.body_ids[0]).numpy()
+    return torch.from_numpy(distance(body, goal))
 
 
 def position_command_error_tanh(
     env: "ManagerBasedRLEnv", std: float, command_name: str, asset_cfg: SceneEntityCfg
 ) -> torch.Tensor:
     """1 - tanh(distance / std) of the chosen body from the commanded position; `std` in m."""
-    return 1.0 - torch.tanh(position_command_error(env, command_name, asset_cfg) / std)
+    return _near(position_command_error(env, command_name, asset_cfg), std)
 
 
 def orientation_command_error(env: "ManagerBasedRLEnv", command_name: str, asset_cfg: SceneEntityCfg) -> torch.Tensor:
     """Angle (rad, 0 to pi) between the chosen body's and the commanded orientation."""
-    data = env.scene[asset_cfg.name].data
-    goal_w = quat_mul(data.root_quat_w, env.command_manager.get_command(command_name)[:, 3:7])
-    return quat_error_magnitude(data.body_quat_w[:, asset_cfg.body_ids[0]], goal_w)
+    goal = env.command_manager.get_command(command_name)[:, 3:7]
+    return single(angle_to(env, asset_cfg.name, asset_cfg.body_ids[0], goal))
 
 
 def object_is_lifted(
     env: "ManagerBasedRLEnv", minimal_height: float, object_cfg: SceneEntityCfg = OBJECT
 ) -> torch.Tensor:
     """1 if the object is higher than `minimal_height` (m, world frame)."""
-    return (env.scene[object_cfg.name].data.root_pos_w[:, 2] > minimal_height).float()
+    return single(env.scene[object_cfg.name].data.root_pos_w.numpy()[:, 2] > minimal_height)
 
 
 def object_ee_distance(
@@ -121,17 +123,21 @@ def object_ee_distance(
     ee_frame_cfg: SceneEntityCfg = EE_FRAME,
 ) -> torch.Tensor:
     """1 - tanh(distance / std) between end effector and object; `std` in m."""
-    ee_w = env.scene[ee_frame_cfg.name].data.target_pos_w[:, 0]
-    distance = torch.linalg.vector_norm(env.scene[object_cfg.name].data.root_pos_w - ee_w, dim=1)
-    return 1.0 - torch.tanh(distance / std)
+    ee_w = env.scene[ee_frame_cfg.name].data.target_pos_w.numpy()[:, 0]
+    away = distance(env.scene[object_cfg.name].data.root_pos_w.numpy(), ee_w)
+    return _near(torch.from_numpy(away), std)
 
 
 def object_to_goal(
     env: "ManagerBasedRLEnv", command_name: str, robot_cfg: SceneEntityCfg, object_cfg: SceneEntityCfg
 ) -> torch.Tensor:
     """[N] distance (m) of the object from the commanded position, which is given in the robot's root frame."""
-    goal = env.command_manager.get_command(command_name)[:, :3]
-    return torch.linalg.vector_norm(in_root_frame(env, robot_cfg.name, object_cfg.name) - goal, dim=1)
+
+    def compute() -> torch.Tensor:
+        goal = env.command_manager.get_command(command_name).numpy()[:, :3]
+        return torch.from_numpy(distance(in_root_frame(env, robot_cfg.name, object_cfg.name).numpy(), goal))
+
+    return env.once(("object_to_goal", command_name, robot_cfg.name, object_cfg.name), compute)
 
 
 def object_goal_distance(
@@ -143,5 +149,11 @@ def object_goal_distance(
     object_cfg: SceneEntityCfg = OBJECT,
 ) -> torch.Tensor:
     """1 - tanh(distance / std) between object and commanded position (`std` in m), 0 unless the object is lifted."""
-    near = 1.0 - torch.tanh(object_to_goal(env, command_name, robot_cfg, object_cfg) / std)
-    return object_is_lifted(env, minimal_height, object_cfg) * near
+    near = _near(object_to_goal(env, command_name, robot_cfg, object_cfg), std).numpy()
+    near *= env.scene[object_cfg.name].data.root_pos_w.numpy()[:, 2] > minimal_height
+    return torch.from_numpy(near)
+
+
+def _near(distance: torch.Tensor, std: float) -> torch.Tensor:
+    """1 - tanh(distance / std), a new tensor."""
+    return torch.from_numpy(1.0 - np.tanh(distance.numpy() / std))

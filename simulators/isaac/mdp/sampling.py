@@ -1,9 +1,11 @@
 """Random numbers of terms, drawn from their environment's generator."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
 
@@ -20,14 +22,15 @@ def all_ids(env: "ManagerBasedRLEnv", env_ids: Ids) -> torch.Tensor:
     return torch.arange(env.num_envs) if env_ids is None else env_ids
 
 
-def sample_ranges(env: "ManagerBasedRLEnv", ranges: torch.Tensor, count: int) -> torch.Tensor:
-    """[count, K] uniform between the columns of `ranges` [K, 2]."""
-    drawn = torch.rand(count, len(ranges), generator=env.generator)
-    return torch.addcmul(ranges[:, 0], drawn, ranges[:, 1] - ranges[:, 0])
+def sample_ranges(env: "ManagerBasedRLEnv", ranges: Sequence[Range], count: int) -> NDArray[np.float32]:
+    """[count, K] uniform between the two of each of K `ranges`."""
+    drawn = torch.rand(count, len(ranges), generator=env.generator).numpy()
+    low, high = np.array(ranges, np.float32).T
+    return low + drawn * (high - low)
 
 
-def axis_ranges(given: Mapping[str, Range], where: str) -> torch.Tensor:
-    """[6, 2] ranges of x, y, z (m or m/s) and roll, pitch, yaw (rad or rad/s); an axis not given is (0, 0).
+def axis_ranges(given: Mapping[str, Range], where: str) -> list[Range]:
+    """[6] ranges of x, y, z (m or m/s) and roll, pitch, yaw (rad or rad/s); an axis not given is (0, 0).
 
     Raises:
         ConfigError: An axis has another name.
@@ -35,7 +38,7 @@ def axis_ranges(given: Mapping[str, Range], where: str) -> torch.Tensor:
     for name in given:
         if name not in AXES:
             raise ConfigError(f"axis {name!r} is unknown", where, nearest(name, AXES))
-    return torch.tensor([given.get(axis, (0.0, 0.0)) for axis in AXES])
+    return [given.get(axis, (0.0, 0.0)) for axis in AXES]
 
 
 def sample(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def time_out(env: "ManagerBasedRLEnv") -> torch.Tensor:
     """The episode is as long as it may get."""
-    return env.episode_length_buf >= env.max_episode_length
+    return torch.from_numpy(env.episode_length_buf.numpy() >= env.max_episode_length)
 
 
 def command_resample(env: "ManagerBasedRLEnv", command_name: str, num_resamples: int = 1) -> torch.Tensor:
@@ -33,7 +33,7 @@ def root_height_below_minimum(
     env: "ManagerBasedRLEnv", minimum_height: float, asset_cfg: SceneEntityCfg = ROBOT
 ) -> torch.Tensor:
     """The root is lower than `minimum_height` (m, world frame)."""
-    return env.scene[asset_cfg.name].data.root_pos_w[:, 2] < minimum_height
+    return torch.from_numpy(env.scene[asset_cfg.name].data.root_pos_w.numpy()[:, 2] < minimum_height)
 
 
 def joint_pos_out_of_limit(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
