@@ -6,6 +6,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from embodied.errors import DataError
@@ -59,11 +60,16 @@ def state_hash(states: NDArray[np.float64]) -> NDArray[np.uint64]:
 
     A change of one number always shows, others go unseen once in 2^64.
     """
-    bits = states.view(np.uint64)
-    mixed = bits >> np.uint64(32)
-    mixed ^= bits
-    mixed *= _factors(states.shape[1])
-    return mixed.sum(axis=1, dtype=np.uint64)
+    return _checksums(states.view(np.uint64), _factors(states.shape[1]))
+
+
+@njit(cache=True)
+def _checksums(bits: NDArray[np.uint64], factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    out = np.zeros(len(bits), np.uint64)
+    for b in range(len(bits)):
+        for k in range(len(factors)):
+            out[b] += (bits[b, k] ^ (bits[b, k] >> np.uint64(32))) * factors[k]
+    return out
 
 
 @functools.cache
