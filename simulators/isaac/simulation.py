@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embodied.errors import ConfigError, InfrastructureError, nearest
 from simulators.env import STAGE
 from simulators.isaac.cfg import SimulationCfg
+from simulators.isaac.kernels import total
 
 EnvIds = torch.Tensor | Sequence[int] | slice | None
 
@@ -61,7 +62,10 @@ class Simulation:
         self._touched: EnvIds = None
         self._blank = self.batch.state[0].copy()
         self._warning = self.batch.warning[:, :, 1]
-        self._warnings, self._warned = self._warning.copy(), int(self._warning.sum())
+        self._warnings, self._warned = self._warning.copy(), int(total(self._warning))
+        # A number that is not finite shows in the physical state, or else in what was written to a mocap body.
+        physical = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_PHYSICS) + 1
+        self._checked = self.batch.state if model.nmocap else self.batch.state[:, :physical]
 
     def field(self, name: str) -> torch.Tensor:
         """The live [N, ...] tensor of an MjData field, float64 for real numbers. After writing a state field, `touch`.
@@ -119,11 +123,11 @@ class Simulation:
         except SimulationError as error:
             faulty = np.zeros(self.num_envs, bool)
             faulty[error.ids] = True
-        if (warned := int(self._warning.sum())) != self._warned:
+        if (warned := int(total(self._warning))) != self._warned:
             changed = (self._warning != self._warnings).any(axis=1)
             faulty = changed if faulty is None else faulty | changed
             self._warnings, self._warned = self._warning.copy(), warned
-        if not math.isfinite(self.batch.state.sum()):
+        if not math.isfinite(total(self._checked)):
             infinite = ~np.isfinite(self.batch.state).all(axis=1)
             faulty = infinite if faulty is None else faulty | infinite
         if faulty is not None and faulty.any():

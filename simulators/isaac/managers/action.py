@@ -1,12 +1,13 @@
 """Actions: split among terms, processed once per step, applied before every physics step."""
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ActionTermCfg
+from simulators.isaac.kernels import total
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
 from simulators.isaac.simulation import EnvIds, numbers, rows
 
@@ -112,7 +113,7 @@ class ActionManager(ManagerBase):
             what = f"an action of shape {tuple(action.shape)}"
             raise SpecMismatch(what, f"actions: {parts}", f"give {tuple(self.action.shape)}")
         given = numbers(action)
-        if not np.isfinite(given).all():
+        if not math.isfinite(total(given)):
             self._refuse(action)
         self._prev_action[:] = self._action
         self._action[:] = given
@@ -131,8 +132,11 @@ class ActionManager(ManagerBase):
         return super().reset(env_ids)
 
     def _refuse(self, action: torch.Tensor) -> None:
-        """Name the first number that is not finite."""
-        env, column = (~torch.isfinite(action)).nonzero()[0].tolist()
+        """Name the first number that is not finite; a sum may also overflow."""
+        wrong = (~torch.isfinite(action)).nonzero()
+        if not len(wrong):
+            return
+        env, column = wrong[0].tolist()
         for part, name in zip(self._slices, self._by_name, strict=True):
             if part.start <= column < part.stop:
                 what = f"action {column - part.start} of environment {env} is {action[env, column].item()}"

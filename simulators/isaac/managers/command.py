@@ -79,7 +79,8 @@ class CommandTerm(ManagerTermBase):
         logged = {}
         for name, metric in self._metrics.items():
             values = metric.numpy()
-            logged[name] = float(values[which].mean())
+            ended = values[which].tolist()
+            logged[name] = sum(ended) / max(len(ended), 1)
             values[which] = 0.0
         self.command_counter.numpy()[which] = 0
         self._resample(torch.arange(self.num_envs)[which] if isinstance(which, slice) else env_ids)

@@ -7,6 +7,7 @@ import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import RewardTermCfg
+from simulators.isaac.kernels import weigh
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, numbers, rows
 
@@ -64,9 +65,7 @@ class RewardManager(ManagerBase):
         for i, term in enumerate(self._cfgs):
             if term.weight != 0.0:
                 self._raw[i] = numbers(term.func(env, **term.params))
-        np.multiply(self._raw, self._factors, out=self._weighted)
-        self._sums += self._weighted
-        return torch.from_numpy(self._weighted.sum(axis=0))
+        return torch.from_numpy(weigh(self._raw, self._factors, self._weighted, self._sums))
 
     def discard(self, env_ids: Any) -> None:
         """Take the last step's rewards of `env_ids` out of the sums: their physics failed."""
@@ -77,7 +76,9 @@ class RewardManager(ManagerBase):
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
         """Returns `Episode_Reward/<term>`: the mean sum over an episode, per second of its longest duration."""
         which = rows(env_ids)
-        means = (self._sums[:, which].mean(axis=1) / self._env.max_episode_length_s).tolist()
+        ended = self._sums[:, which]
+        seconds = max(ended.shape[1], 1) * self._env.max_episode_length_s
+        means = [sum(row) / seconds for row in ended.tolist()]
         self._sums[:, which] = 0.0
         super().reset(env_ids)
         return dict(zip(self._logged, means, strict=True))

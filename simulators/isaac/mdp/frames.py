@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from simulators.isaac.body_state import single
+from simulators.isaac.kernels import row_squares
 from simulators.isaac.math import quat_apply_inverse
 from simulators.isaac.rotations import angle_between, multiply, reorder
 
@@ -26,8 +27,7 @@ def in_root_frame(env: "ManagerBasedRLEnv", robot: str, entity: str, body: int =
 
 def distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.floating]:
     """[N] between points [N, 3]."""
-    x, y, z = (a - b).T
-    return np.sqrt(x * x + y * y + z * z)
+    return np.sqrt(row_squares(a, b))
 
 
 def angle_to(env: "ManagerBasedRLEnv", robot: str, body: int, goal: torch.Tensor) -> NDArray[np.floating]:

@@ -7,6 +7,7 @@ import torch
 
 from simulators.isaac.body_state import single
 from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.kernels import row_squares
 from simulators.isaac.mdp.entities import EE_FRAME, OBJECT, ROBOT
 from simulators.isaac.mdp.frames import angle_to, distance, in_root_frame
 
@@ -57,7 +58,7 @@ def joint_vel_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) ->
 def joint_vel_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the squares of the velocities of the chosen joints."""
     speed = env.scene[asset_cfg.name].data.joint_vel.numpy()[:, asset_cfg.joint_ids]
-    return torch.from_numpy((speed * speed).sum(axis=1))
+    return torch.from_numpy(row_squares(speed, np.zeros((1, speed.shape[1]), speed.dtype)))
 
 
 def joint_acc_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
@@ -80,8 +81,7 @@ def joint_pos_limits(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT
 
 def action_rate_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
     """Sum of the squares of the raw action's change since the step before."""
-    change = env.action_manager.action.numpy() - env.action_manager.prev_action.numpy()
-    return torch.from_numpy((change * change).sum(axis=1))
+    return torch.from_numpy(row_squares(env.action_manager.action.numpy(), env.action_manager.prev_action.numpy()))
 
 
 def action_l2(env: "ManagerBasedRLEnv") -> torch.Tensor:
