@@ -162,7 +162,7 @@ def make_control(kind: str, arm: Arm) -> Control:
     Raises:
         ConfigError: There is none of this name.
     """
-    if kind not in CONTROLS:
+    if not isinstance(kind, str) or kind not in CONTROLS:
         raise ConfigError(f"unknown control {kind!r}", "task.control", nearest(kind, CONTROLS))
     return CONTROLS[kind](arm)
 

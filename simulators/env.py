@@ -25,9 +25,9 @@ MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
 STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 
-# MuJoCo's warnings are counted here; by default it also leaves a MUJOCO_LOG.TXT wherever the process was started.
+# MuJoCo's warnings are counted here; by default it also prints them, and leaves a MUJOCO_LOG.TXT in the folder.
 _log = mujoco.MjLogConfig.get()
-_log.logto_file = False
+_log.logto_file = _log.logto_console = False
 _log.set()
 
 
@@ -63,10 +63,15 @@ class BatchEnv:
         cameras: Cameras | None = None,
         randomise: Ranges | None = None,
     ) -> None:
-        if not 1 <= num_envs <= MAX_ENVS:
-            raise ConfigError(f"{num_envs} environments", "num_envs", f"choose 1 to {MAX_ENVS}")
-        if not 0 <= num_threads <= 1024:
-            raise ConfigError(f"{num_threads} physics threads", "num_threads", "choose 0 (one per CPU) to 1024")
+        for value, key, low, high in (
+            (num_envs, "num_envs", 1, MAX_ENVS),
+            (num_threads, "num_threads", 0, 1024),
+            (seed, "seed", 0, 2**63 - 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+                raise ConfigError(f"{key} cannot be {value!r}", key, f"choose a whole number from {low} to {high}")
+        if cameras is not None:
+            cameras.check_memory(num_envs)
         self.task, self.spec, self.num_bodies = task, with_cameras(task.spec, cameras), num_envs
         self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
@@ -82,9 +87,11 @@ class BatchEnv:
         self._rows.episode -= 1
         self._seeds = np.zeros(num_envs, np.int64)
         self._active = np.zeros(num_envs, bool)
-        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds].
+        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for a body that diverges
+        # is reset by MuJoCo, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
-        self._warnings = self._warning.copy()
+        # Whose snapshots are taken up: those of bodies with the same streams.
+        self._kind = np.full(num_envs, int(task.spec.agents["robot"].hash, 16), np.int64)
         self._randomised: RandomisedBodies | None = None
         if randomise is not None and randomise.any:
             self._randomised = RandomisedBodies(randomise, self.batch, self.spec.agents["robot"], cameras is not None)
@@ -103,12 +110,17 @@ class BatchEnv:
         if states is not None and states.shape != self.batch.state.shape:
             what, fix = f"states of shape {states.shape}", f"give {self.batch.state.shape}"
             raise SpecMismatch(what, f"task {self.spec.task}", fix)
+        if states is not None and not np.isfinite(states).all():
+            raise SpecMismatch("states that are not finite", f"task {self.spec.task}", "start from finite ones")
         if seeds is not None:
             seeds = np.asarray(seeds)
-            if seeds.shape != (self.num_bodies,) or not np.issubdtype(seeds.dtype, np.integer):
-                raise ConfigError(
-                    f"seeds of shape {seeds.shape}, {seeds.dtype}", "reset", f"give {self.num_bodies} integers"
+            whole = seeds.shape == (self.num_bodies,) and np.issubdtype(seeds.dtype, np.integer)
+            if not whole or seeds.max() >= 2**63:
+                what, fix = (
+                    f"seeds of shape {seeds.shape}, {seeds.dtype}",
+                    f"give {self.num_bodies} integers below 2^63",
                 )
+                raise ConfigError(what, "reset", fix)
         starts = self._start(np.arange(self.num_bodies, dtype=np.int32), seeds, states)
         return self.observe(), starts
 
@@ -203,6 +215,18 @@ class BatchEnv:
             if name not in snapshot or np.shape(snapshot[name]) != wanted:
                 fix = f"its shape must be {wanted}" if wanted else "use bodies with the same randomisation"
                 raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
+            if not np.can_cast(np.asarray(snapshot[name]).dtype, parts[name].dtype, "same_kind"):
+                raise SpecMismatch(
+                    f"{name} is not {parts[name].dtype}", f"snapshot {name}", "restore what snapshot() gave"
+                )
+        if (np.asarray(snapshot["kind"]) != self._kind[index]).any():
+            raise SpecMismatch(
+                "a snapshot of a body with other streams",
+                f"task {self.spec.task}",
+                "use the same task, robot and control",
+            )
+        if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["seq"], initial=0) < 0:
+            raise SpecMismatch("a snapshot that no body was ever in", "snapshot", "restore what snapshot() gave")
         for name, values in parts.items():
             values[index] = snapshot[name]
         if self._randomised is not None:
@@ -224,6 +248,7 @@ class BatchEnv:
             "seq": self._rows.seq,
             "seed": self._seeds,
             "active": self._active,
+            "kind": self._kind,
         }
         return parts | (self._randomised.parts() if self._randomised is not None else {})
 
@@ -266,9 +291,9 @@ class BatchEnv:
         except SimulationError as error:
             diverged[error.ids] = True
         self.physics_s += time.perf_counter() - begin
-        if not np.array_equal(self._warning, self._warnings):
-            diverged |= (self._warning != self._warnings).any(axis=1)
-            self._warnings = self._warning.copy()
+        if self._warning.any():
+            diverged |= self._warning.any(axis=1)
+            self._warning[:] = 0
         if not np.isfinite(self.batch.state.sum()):
             diverged |= ~np.isfinite(self.batch.state).all(axis=1)
         return diverged

@@ -69,9 +69,22 @@ def make_env(
         ConfigError: As `make_task`, `Cameras`, `Ranges.read` and `BatchEnv`.
         InfrastructureError: As `Cameras`.
     """
-    made = make_task(task, also=inspect.signature(make_env).parameters, **options)
+    own = [name for name, p in inspect.signature(make_env).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    made = make_task(task, also=own, **options)
     ranges = Ranges.read(randomise)
-    names, kinds = ([value] if isinstance(value, str) else list(value) for value in (cameras, images))
+    names, kinds = _words(cameras, "cameras"), _words(images, "images")
     views = [View(name, pixels, pixels, tuple(kinds)) for name in names]
     seen = Cameras(made.model, views, renderer, num_threads) if views else None
     return BatchEnv(made, num_envs, num_threads, seed, seen, ranges)
+
+
+def _words(value: Any, key: str) -> list[str]:
+    """A word or a list of words as a list.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{key} cannot be {value!r}", f"body.{key}", "give a list of names; [] for none")
+    return list(words)

@@ -58,6 +58,12 @@ class Cameras:
         self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
         self.fields = self._painter.fields
 
+    def check_memory(self, bodies: int) -> None:
+        """Raise a `ConfigError` if the pictures of so many bodies would take more than 16 GiB."""
+        if bodies * self._bytes > MAX_BYTES:
+            what = f"pictures of {bodies} bodies take {bodies * self._bytes / 2**30:.0f} GiB"
+            raise ConfigError(what, "cameras", "draw fewer bodies or fewer pixels; 16 GiB are the most")
+
     def render(
         self, fields: Fields, ids: ArrayLike | None = None, looks: Looks | None = None
     ) -> dict[str, NDArray[Any]]:
@@ -82,8 +88,7 @@ class Cameras:
         if len(rows) and not (np.issubdtype(rows.dtype, np.integer) and 0 <= rows.min() <= rows.max() < bodies):
             raise ConfigError(f"body ids {rows}", "ids", f"give integers below {bodies}")
         rows = rows.astype(np.int64)
-        if len(rows) * self._bytes > MAX_BYTES:
-            raise ConfigError(f"pictures of {len(rows)} bodies", "cameras", "draw fewer bodies or fewer pixels")
+        self.check_memory(len(rows))
         looks = looks or Looks()
         looks.check(self._model, bodies)
         streams = {stream.name: np.empty((len(rows), *stream.shape), stream.dtype) for stream in self.streams}

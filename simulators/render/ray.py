@@ -22,7 +22,8 @@ def camera_id(model: mujoco.MjModel, camera: str) -> int:
     Raises:
         ConfigError: The model has no such camera.
     """
-    found = mujoco.mj_name2id(model, int(mujoco.mjtObj.mjOBJ_CAMERA), camera)
+    known = isinstance(camera, str)  # MuJoCo crashes on anything else
+    found = mujoco.mj_name2id(model, int(mujoco.mjtObj.mjOBJ_CAMERA), camera) if known else -1
     if found < 0:
         names = [model.camera(i).name for i in range(model.ncam)]
         raise ConfigError(f"unknown camera {camera!r}", "camera", nearest(camera, names))

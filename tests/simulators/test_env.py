@@ -286,3 +286,55 @@ def test_a_task_that_does_not_observe_its_spec_is_named():
     env.task.observe = lambda fields, memory: {}
     with pytest.raises(SpecMismatch, match="gives ee_pos as nothing"):
         env.reset()
+
+
+@pytest.mark.parametrize(("field", "value"), [("qpos", np.nan), ("qvel", np.nan), ("qpos", 1e30), ("qvel", 9e9)])
+def test_every_divergence_of_a_body_is_seen(field, value):
+    env = make_env("lift_cube", 3)
+    env.reset([1, 2, 3])
+    idle = np.zeros((3, 4), np.float32)
+    for count in range(1, 4):
+        env.batch.bind(field)[1, 0] = value
+        result = env.step(idle)
+        assert result.outcomes.tolist() == [0, Outcome.INFRASTRUCTURE_FAULT, 0] and env.faults == count
+        assert result.rewards[1] == 0 and result.reward_status[1] == RewardStatus.FAILED
+        assert env.step(idle).outcomes.tolist() == [0, 0, 0]
+
+
+def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
+    env = make_env("lift_cube", 2, control="ee_delta")
+    env.reset()
+    other = make_env("lift_cube", 2, control="ee_target")
+    other.reset()
+    with pytest.raises(SpecMismatch, match="other streams"):
+        env.restore(other.snapshot())
+    for name, value in (("state", np.nan), ("seq", -5)):
+        snapshot = env.snapshot()
+        snapshot[name].flat[0] = value
+        with pytest.raises(SpecMismatch, match="that no body was ever in"):
+            env.restore(snapshot)
+    with pytest.raises(SpecMismatch, match="seq is not int32"):
+        env.restore(env.snapshot() | {"seq": np.array(["0", "1"])})
+    states = env.batch.state.copy()
+    states[1, 2] = np.inf
+    with pytest.raises(SpecMismatch, match="not finite"):
+        env.reset([1, 2], states)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"num_envs": 2.5}, "num_envs cannot be 2.5"),
+        ({"num_envs": True}, "num_envs cannot be True"),
+        ({"num_threads": None}, "num_threads cannot be None"),
+        ({"seed": 1.5}, "seed cannot be 1.5"),
+        ({"cameras": [None]}, "cameras cannot be"),
+        ({"cameras": None}, "cameras cannot be None"),
+        ({"cameras": ["front"], "images": None}, "images cannot be None"),
+        ({"control": []}, r"unknown control \[\]"),
+        ({"num_envs": 65536, "cameras": ["front"], "pixels": 2048}, "take 768 GiB"),
+    ],
+)
+def test_what_is_of_a_wrong_type_or_size_is_named(wrong, named):
+    with pytest.raises(ConfigError, match=named):
+        make_env("lift_cube", **({"num_envs": 1} | wrong))
