@@ -25,7 +25,7 @@ class RemoteClient:
         keys: Folder of CURVE keys, see `embodied.wire.addresses`.
 
     Raises:
-        UserError: The address is malformed.
+        UserError: The address is malformed, without its folder, or beyond this machine without keys.
     """
 
     def __init__(self, address: str, timeout_s: float = 10.0, keys: str | Path | None = None) -> None:

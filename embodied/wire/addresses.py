@@ -1,6 +1,6 @@
 """Where stations listen: `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
-A listener beyond this machine needs CURVE keys, a folder as `create_keys` makes it: `server.key` and
+Whoever listens or calls beyond this machine needs CURVE keys, a folder as `create_keys` makes it: `server.key` and
 `server.key_secret`, `client.key` and `client.key_secret`, in the files of `zmq.auth`. Every `*.key` in the server's
 folder is let in.
 """
@@ -80,15 +80,24 @@ def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> str
     return sock.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
+def check_call(address: str, keys: Path | None = None) -> None:
+    """Raise `UserError` unless `address` can be called with `keys`; whether anybody is there is not asked."""
+    check(address)
+    if address.endswith(":0"):
+        raise UserError("port 0 cannot be called", address, "take the port that the server printed")
+    if not is_local(address) and keys is None:
+        raise UserError("it is beyond this machine, and no keys are given", address, "give keys, or use 127.0.0.1")
+    if address.startswith("ipc://"):
+        _check_folder(address)
+
+
 def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> None:
     """Call `address`; whether anybody is there shows later.
 
     Raises:
-        UserError: The address is malformed, or a key file is missing.
+        UserError: As `check_call`, or a key file is missing.
     """
-    check(address)
-    if address.endswith(":0"):
-        raise UserError("port 0 cannot be called", address, "take the port that the server printed")
+    check_call(address, keys)
     if keys is not None:
         sock.curve_publickey, sock.curve_secretkey = _pair(keys / "client.key_secret")
         sock.curve_serverkey = _public(keys / "server.key")
@@ -143,11 +152,16 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
         ) from None
 
 
+def _check_folder(address: str) -> None:
+    folder = Path(address.removeprefix("ipc://")).parent
+    if not folder.is_dir():
+        raise UserError("the socket's folder does not exist", address, f"make it: mkdir -p {folder}")
+
+
 def _clear_path(address: str) -> None:
     """Refuse what is no free socket path. ZeroMQ would silently unlink a file or a living server's socket."""
+    _check_folder(address)
     path = Path(address.removeprefix("ipc://"))
-    if not path.parent.is_dir():
-        raise UserError("the socket's folder does not exist", address, f"make it: mkdir -p {path.parent}")
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -34,7 +34,7 @@ class Requester:
         limits: What is sent and taken.
 
     Raises:
-        UserError: The address is malformed.
+        UserError: The address is malformed, without its folder, or beyond this machine without keys.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Requester:
         keys: str | Path | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        addresses.check(address)
+        addresses.check_call(address, Path(keys) if keys else None)
         self.address, self.server, self.timeout_s, self.heartbeat_s = address, server, timeout_s, heartbeat_s
         self.session = uuid.uuid4().hex
         self._keys, self._limits = Path(keys) if keys else None, limits

@@ -10,7 +10,14 @@ from embodied.data import Outcome
 from embodied.errors import ConfigError
 from simulators.adapters.episodes import Episodes, Info, row
 from simulators.adapters.pictures import RENDER_MODES, Pictures
-from simulators.adapters.spaces import action_space, check_options, checked_actions, observation_space, only_agent
+from simulators.adapters.spaces import (
+    action_space,
+    check_options,
+    checked_actions,
+    checked_seed,
+    observation_space,
+    only_agent,
+)
 from simulators.make import make_env
 
 Streams = dict[str, NDArray[Any]]
@@ -36,7 +43,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         options: Of `simulators.make.make_env`: the task's own, such as `reward`, cameras, randomisation.
 
     Raises:
-        ConfigError: Unknown task, option, camera, render mode or renderer.
+        ConfigError: Unknown task, option, camera, render mode or renderer, or a picture's size out of range.
     """
 
     metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": 20}  # noqa: RUF012 (gymnasium's)
@@ -67,10 +74,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Start the episode of `seed`, or of the next one drawn.
 
         Raises:
-            ConfigError: `options` holds any.
+            ConfigError: `seed` is no integer from 0 to 2^63 - 1, or `options` holds any.
         """
-        super().reset(seed=seed)
         check_options(options, self.env.spec.task)
+        seed = None if seed is None else checked_seed(seed, self.env.spec.task)
+        super().reset(seed=seed)
         episode = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         observation, starts = self.env.reset([episode])
         self._episodes.begin(starts, observation.streams)

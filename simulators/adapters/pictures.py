@@ -13,6 +13,7 @@ from simulators.render.ray import camera_id
 from simulators.render.video import RENDERERS, drawing
 
 RENDER_MODES = ["rgb_array"]
+MAX_PIXELS = 4096  # as the renderers
 DEFAULT_CAMERAS = ("video", "front")
 
 
@@ -30,7 +31,7 @@ class Pictures:
         renderer: `quality`, `gl`, `ray`, or `auto` for `quality` where GL works and else the ray caster.
 
     Raises:
-        ConfigError: Unknown render mode, camera or renderer.
+        ConfigError: Unknown render mode, camera or renderer, or a size out of range.
     """
 
     def __init__(
@@ -47,6 +48,9 @@ class Pictures:
             raise ConfigError(f"unknown render_mode {render_mode!r}", task, nearest(render_mode, RENDER_MODES))
         if renderer not in RENDERERS:
             raise ConfigError(f"unknown renderer {renderer!r}", task, nearest(renderer, RENDERERS))
+        for name, value in (("width", width), ("height", height)):
+            if not isinstance(value, int | np.integer) or not 2 <= value <= MAX_PIXELS:
+                raise ConfigError(f"{name} cannot be {value!r}", task, f"choose 2 to {MAX_PIXELS} pixels")
         known = [model.camera(i).name for i in range(model.ncam)]
         camera = camera or next((name for name in DEFAULT_CAMERAS if name in known), next(iter(known), ""))
         camera_id(model, camera)

@@ -14,7 +14,7 @@ from embodied.errors import ConfigError, nearest
 from simulators.adapters.episodes import NAMES, Episodes, Info, row
 from simulators.adapters.gym_env import Streams
 from simulators.adapters.pictures import Pictures
-from simulators.adapters.spaces import action_space, checked_actions, observation_space, only_agent
+from simulators.adapters.spaces import action_space, checked_actions, checked_seed, observation_space, only_agent
 from simulators.env import BatchEnv
 
 Indices = None | int | Iterable[int]
@@ -38,7 +38,7 @@ class Sb3VecEnv(VecEnv):
         render_with: Who draws it, `gl`, `ray` or `auto`.
 
     Raises:
-        ConfigError: Unknown stream, camera, render mode or renderer, or bodies of several agents.
+        ConfigError: Unknown stream, camera, render mode or renderer, a picture's size out of range, or several agents.
     """
 
     def __init__(
@@ -64,6 +64,15 @@ class Sb3VecEnv(VecEnv):
             if name not in space.spaces:
                 raise ConfigError(f"unknown stream {name!r}", f"task {env.spec.task}", nearest(name, space.spaces))
         super().__init__(env.num_bodies, Dict({name: space[name] for name in self._names}), action_space(agent))
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seeds of the bodies' next episodes: `seed` and those that follow it, or drawn ones.
+
+        Raises:
+            ConfigError: They are no integers from 0 to 2^63 - 1.
+        """
+        task = self.env.spec.task
+        return super().seed(None if seed is None else checked_seed(seed, task, self.num_envs))
 
     def reset(self) -> Streams:
         """Start an episode on every body, of the seeds that `seed` was given last if they are not used up."""

@@ -59,6 +59,18 @@ def checked_actions(actions: ArrayLike, shape: tuple[int, ...], task: str) -> ND
     return values
 
 
+def checked_seed(seed: Any, task: str, count: int = 1) -> int:
+    """A seed as Python's integer; with it, the `count - 1` that follow must be seeds too.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    most = 2**63 - count
+    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) <= most:
+        raise ConfigError(f"the seed cannot be {str(seed)[:40]!r}", f"task {task}, reset", f"give 0 to {most}")
+    return int(seed)
+
+
 def check_options(options: dict[str, Any] | None, task: str) -> None:
     """Raise `ConfigError` if a reset is given options, of which there are none."""
     if options:

@@ -14,7 +14,14 @@ from embodied.errors import ConfigError
 from simulators.adapters.episodes import Episodes, Info, masked
 from simulators.adapters.gym_env import MAX_SEED, Streams
 from simulators.adapters.pictures import RENDER_MODES, Pictures
-from simulators.adapters.spaces import action_space, check_options, checked_actions, observation_space, only_agent
+from simulators.adapters.spaces import (
+    action_space,
+    check_options,
+    checked_actions,
+    checked_seed,
+    observation_space,
+    only_agent,
+)
 from simulators.make import make_env
 
 Flags = NDArray[np.bool_]
@@ -85,7 +92,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             options: None are known.
 
         Raises:
-            ConfigError: Not one seed per body, or `options` holds any.
+            ConfigError: Not one seed from 0 to 2^63 - 1 per body, or `options` holds any.
         """
         check_options(options, self.env.spec.task)
         seeds = self._drawn_or_given(seed)
@@ -135,14 +142,19 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """[B] seeds of the episodes that a reset starts."""
         if seed is None:
             return self._draw_seeds(np.arange(self.num_envs, dtype=np.int32))
-        given = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
+        task = self.env.spec.task
+        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+            given = [None if own is None else checked_seed(own, task) for own in seed]
+        else:
+            first = checked_seed(seed, task, self.num_envs)
+            given = [first + i for i in range(self.num_envs)]
         if len(given) != self.num_envs:
             what = f"{len(given)} seeds for {self.num_envs} environments"
-            raise ConfigError(what, f"task {self.env.spec.task}, reset", "give one each, or a single number")
+            raise ConfigError(what, f"task {task}, reset", "give one each, or a single number")
         for body, own in enumerate(given):
             if own is not None:
-                self._generators[body] = seeding.np_random(int(own))
-        drawn = [self._draw(body) if own is None else int(own) for body, own in enumerate(given)]
+                self._generators[body] = seeding.np_random(own)
+        drawn = [self._draw(body) if own is None else own for body, own in enumerate(given)]
         return np.array(drawn, np.int64)
 
     def _draw_seeds(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -64,12 +64,15 @@ def take_step(answer: Message | EmbodiedError, spec: BodySpec, seq: NDArray[np.i
     on_time = outcomes[seq >= spec.episode_steps].all()
     if not np.isin(outcomes, _KNOWN).all() or not np.array_equal(ended, np.flatnonzero(outcomes)) or not on_time:
         raise MessageError("outcomes that do not fit what ended", "step", "run the same version on both sides")
+    rewards = take_array(answer.arrays, "rewards", "float32", (count,))
+    if not np.isfinite(rewards).all():
+        raise MessageError("rewards that are not finite", "step", "run the same version on both sides")
     faults, physics_s = answer.body.get("faults"), answer.body.get("physics_s")
     if type(faults) is not list or type(physics_s) is not float or not 0 <= physics_s < 1e9:
         raise MessageError("a step without faults or physics_s", "step", "run the same version on both sides")
     return StepAnswer(
         streams_of(answer, "stream", specs, count),
-        take_array(answer.arrays, "rewards", "float32", (count,)),
+        rewards,
         outcomes,
         ended,
         streams_of(answer, "final", specs, len(ended)),

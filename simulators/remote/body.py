@@ -21,6 +21,7 @@ from simulators.remote.hub import Hub
 
 log = logging.getLogger(__name__)
 
+_MAX_SEED = 2**63 - 1
 _SEED_MASK = 2**31 - 1  # some suites take no larger seeds
 
 
@@ -95,15 +96,15 @@ class RemoteBody:
         """As `Body.reset`.
 
         Raises:
-            ConfigError: `seeds` is not one integer from 0 per body.
+            ConfigError: `seeds` is not one integer from 0 to 2^63 - 1 per body.
             InfrastructureError: No worker can start the episodes.
         """
         everyone = np.arange(self.num_bodies, dtype=np.int32)
         if seeds is not None:
             given = np.asarray(seeds)
             whole = given.shape == (self.num_bodies,) and np.issubdtype(given.dtype, np.integer)
-            if not whole or (given < 0).any():
-                fix = f"give {self.num_bodies} integers from 0"
+            if not whole or (given < 0).any() or (given > _MAX_SEED).any():
+                fix = f"give {self.num_bodies} integers from 0 to {_MAX_SEED}"
                 raise ConfigError(f"seeds of shape {given.shape}, {given.dtype}", "reset", fix)
         chosen = self._next_seeds(everyone) if seeds is None else given.astype(np.int64)
         self._start(everyone, chosen)

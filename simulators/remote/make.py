@@ -69,10 +69,9 @@ def make_env(
     """
     if not env:
         raise ConfigError("a body in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
-    most = MAX_ENVS * num_workers
-    for name, value, low, high in (("num_envs", num_envs, 1, most), ("num_workers", num_workers, 1, 1024)):
-        if not low <= value <= high:
-            raise ConfigError(f"{name} cannot be {value}", f"body.{name}", f"choose {low} to {high}")
+    for name, value, most in (("num_workers", num_workers, 1024), ("num_envs", num_envs, MAX_ENVS * num_workers)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise ConfigError(f"{name} cannot be {value!r}", f"body.{name}", f"choose 1 to {most}")
     if not 0 < timeout_s <= 86400:
         raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "body.timeout_s", "choose seconds, at most a day")
     folder = Path(keys) if keys else None

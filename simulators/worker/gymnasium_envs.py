@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
 from embodied.spec import AgentSpec, BodySpec, Stream
-from simulators.worker.suite import Moment, Streams
+from simulators.worker.suite import Moment, Streams, import_named
 
 # Packages that register environments when they are imported; others are named before the id, as in Gymnasium:
 # `gymnasium:<module>:<id>`.
@@ -34,7 +34,7 @@ class GymnasiumEnv:
     def step(self, action: NDArray[np.float32]) -> Moment:
         seen, reward, terminated, truncated, info = self._env.step(self._suite.unscale(action))
         success = any(bool(info.get(name, False)) for name in SUCCESS)
-        return Moment(self._sense(seen), float(reward), success, bool(terminated), bool(truncated))
+        return Moment(self._sense(seen), reward, success, bool(terminated), bool(truncated))
 
     def close(self) -> None:
         self._env.close()
@@ -96,9 +96,13 @@ class GymnasiumSuite:
     def _made(self) -> "gymnasium.Env[Any, Any]":
         try:
             return gymnasium.make(self._id, **self._options)
-        except (TypeError, gymnasium.error.Error) as error:
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:
             fix = "see the environment's own documentation for what it takes"
-            raise ConfigError(f"cannot be made: {error}", f"env gymnasium:{self._id}", fix) from None
+            raise ConfigError(
+                f"cannot be made: {type(error).__name__}: {error}", f"env gymnasium:{self._id}", fix
+            ) from None
 
     def _sized(self) -> "gymnasium.Env[Any, Any]":
         """Made to render at the stream's size, where the environment can be told, as MuJoCo's can."""
@@ -125,12 +129,7 @@ def _register(id: str) -> None:
     """Import what registers `id`."""
     module, _, name = id.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise ConfigError(f"cannot import {module}", f"env gymnasium:{id}", "install it here") from None
+        import_named(module, f"gymnasium:{id}")
     for provider in PROVIDERS:
         if name not in gymnasium.registry and find_spec(provider) is not None:
             gymnasium.register_envs(importlib.import_module(provider))
@@ -189,9 +188,9 @@ def _steps(env: "gymnasium.Env[Any, Any]", id: str) -> int:
     return int(steps)
 
 
-def _resized(frame: Any, pixels: int) -> NDArray[np.uint8]:
+def _resized(frame: Any, pixels: int) -> NDArray[Any]:
     """A rendered frame at [pixels, pixels, 3], the nearest pixels where the environment renders another size."""
-    image = np.asarray(frame, np.uint8)
+    image = np.asarray(frame)
     if image.shape[:2] == (pixels, pixels):
         return image
     rows, columns = (np.arange(pixels) * size // pixels for size in image.shape[:2])

@@ -37,11 +37,11 @@ def run_worker(
 
     Raises:
         ConfigError: As `load_suite`, or `idle_s` is not positive.
-        UserError: The address is malformed, or leaves this machine without keys.
+        UserError: The address is malformed, without its folder, or beyond this machine without keys.
     """
     if not 0 < idle_s <= 7 * 86400:
         raise ConfigError(f"--idle {idle_s:g}", "embodied sim-worker", "choose seconds, at most a week")
-    addresses.check(address)
+    addresses.check_call(address, keys)
     station = WorkerStation(load_suite(env, options, pixels), env, options, pixels)
     stop = threading.Event()
 

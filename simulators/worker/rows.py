@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied.data import Outcome
 from embodied.errors import InfrastructureError
-from simulators.worker.suite import Env, Streams, Suite
+from simulators.worker.suite import Env, Moment, Streams, Suite
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,8 @@ class EnvRows:
             if not np.isfinite(action).all():
                 raise ValueError("the action is not finite")
             moment = row.env.step(action)
+            reward = float(_numbers("the reward", np.reshape(moment.reward, ()), "float32", ()))
+            success, terminated, truncated = (_flag(moment, name) for name in ("success", "terminated", "truncated"))
             row.last = self._checked(moment.streams)
         except Exception as error:
             faults.append(f"environment {id}, step {row.seq}: {_words(error)}")
@@ -138,24 +140,19 @@ class EnvRows:
             self._drop(row)
             return 0.0, Outcome.INFRASTRUCTURE_FAULT
         row.seq += 1
-        done = moment.terminated or moment.truncated or row.seq >= self._suite.spec.episode_steps
-        if moment.success and (done or self.success_ends):
-            return moment.reward, Outcome.SUCCESS
-        if moment.terminated:
-            return moment.reward, Outcome.FAILURE
-        return moment.reward, Outcome.TIME_LIMIT if done else Outcome.RUNNING
+        done = terminated or truncated or row.seq >= self._suite.spec.episode_steps
+        if success and (done or self.success_ends):
+            return reward, Outcome.SUCCESS
+        if terminated:
+            return reward, Outcome.FAILURE
+        return reward, Outcome.TIME_LIMIT if done else Outcome.RUNNING
 
     def _checked(self, streams: Streams) -> Streams:
         """Streams as the spec says, owned; raises `ValueError` where they are not, or not finite."""
-        out = {}
-        for stream in self._streams:
-            value = np.array(streams.get(stream.name), stream.dtype)
-            if value.shape != stream.shape:
-                raise ValueError(f"observation {stream.name} has shape {value.shape}, its spec says {stream.shape}")
-            if not np.isfinite(value).all():
-                raise ValueError(f"observation {stream.name} is not finite")
-            out[stream.name] = value
-        return out
+        return {
+            stream.name: _numbers(f"observation {stream.name}", streams.get(stream.name), stream.dtype, stream.shape)
+            for stream in self._streams
+        }
 
     def _seen(self, ids: Sequence[int]) -> Streams:
         return self._stack([self._rows[id].last for id in ids])
@@ -171,6 +168,29 @@ class EnvRows:
             with suppress(Exception):  # it is thrown away, perhaps because it is broken
                 row.env.close()
         row.env = None
+
+
+def _numbers(what: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """`value` as an array of its own; raises `ValueError` where it has another shape, or numbers that `dtype` lacks."""
+    given = np.asarray(value)
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{what} holds no numbers: {str(value)[:40]}")
+    if given.shape != shape:
+        raise ValueError(f"{what} has shape {given.shape}, its spec says {shape}")
+    with np.errstate(over="ignore", invalid="ignore"):  # both are found out below
+        array = given.astype(dtype)
+    if not (np.isfinite(given) & np.isfinite(array)).all():
+        raise ValueError(f"{what} is not finite as {dtype}")
+    if array.dtype.kind != "f" and not (array == given).all():
+        raise ValueError(f"{what} holds numbers that are not {dtype}, from {given.min()} to {given.max()}")
+    return array
+
+
+def _flag(moment: Moment, name: str) -> bool:
+    value = getattr(moment, name)
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {str(value)[:40]}, neither True nor False")
+    return bool(value)
 
 
 def _words(error: Exception) -> str:

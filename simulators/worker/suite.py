@@ -9,6 +9,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,13 +28,13 @@ class Moment:
 
     Attributes:
         streams: Stream name to array, as the suite's spec says.
-        reward: As the environment gives it.
+        reward: As the environment gives it; one that is no finite float32 is a fault.
         success: Whether the task is done now; False where the environment does not say.
         terminated, truncated: As in Gymnasium.
     """
 
     streams: Streams
-    reward: float
+    reward: Any
     success: bool
     terminated: bool
     truncated: bool
@@ -92,13 +93,28 @@ def load_suite(env: str, options: Mapping[str, Any], pixels: int = 0) -> Suite:
     if "." not in suite and suite not in suite_names():
         raise ConfigError(f"no suite is called {suite!r}", f"env {env}", nearest(suite, suite_names()))
     path = suite if "." in suite else f"{__package__}.{suite}{SUFFIX}"
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if not f"{path}.".startswith(f"{error.name}."):
-            raise  # it is there, and imports a package that is not installed
-        raise ConfigError(f"cannot import {path}", f"env {env}", "install it here, or mend the name") from None
-    if not hasattr(module, "load"):
+    module = import_named(path, env)
+    if not callable(getattr(module, "load", None)):
         raise ConfigError(f"{path} has no function load", f"env {env}", "write load(id, options, pixels) -> Suite")
     loaded: Suite = module.load(id, options, pixels)
     return loaded
+
+
+def import_named(path: str, env: str) -> ModuleType:
+    """The module `path` that `env` names.
+
+    Raises:
+        ConfigError: That is no name of a module, there is none, or it fails.
+        ModuleNotFoundError: It imports a package that is not installed.
+    """
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ConfigError(f"{path!r} names no module", f"env {env}", "write package.module")
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not f"{path}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"cannot import {path}", f"env {env}", "install it here, or mend the name") from None
+    except Exception as error:
+        what = f"cannot import {path}: {type(error).__name__}: {error}"
+        raise ConfigError(what, f"env {env}", "mend that module") from None

@@ -136,3 +136,19 @@ def test_spaces_follow_the_streams():
     space = observation_space(agent)
     assert set(space.spaces) == {stream.name for stream in agent.observations}
     assert all(space[s.name].shape == s.shape and space[s.name].dtype == s.dtype for s in agent.observations)
+
+
+@pytest.mark.parametrize("name", ["width", "height"])
+@pytest.mark.parametrize("value", [0, 1, -5, 4097, 100000, 32.0, "32", None])
+def test_a_picture_of_no_size_is_refused_at_once(name, value):
+    with pytest.raises(ConfigError, match=f"{name} cannot be .* choose 2 to 4096"):
+        SingleEnv("reach", render_mode="rgb_array", **{name: value})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, np.uint64(2**63), "abc", 1.5, [1]])
+def test_what_is_no_seed_is_one_line(seed):
+    env = SingleEnv("reach")
+    with pytest.raises(ConfigError, match=r"the seed cannot be .* give 0 to 9223372036854775807"):
+        env.reset(seed=seed)
+    for good in (2**63 - 1, np.uint64(7)):
+        assert env.reset(seed=good)[1]["episode_seed"] == good

@@ -96,3 +96,8 @@ def test_bad_input_is_one_line():
         env.step(np.zeros((COUNT, 6)))
     with pytest.raises(ConfigError, match="step_wait without step_async"):
         env.step_wait()
+    for seed in (-1, 2**63, 2**63 - 1, "abc", 1.5):
+        with pytest.raises(ConfigError, match="the seed cannot be"):
+            env.seed(seed)
+    with pytest.raises(ConfigError, match="height cannot be -5"):
+        Sb3VecEnv(make_env("reach", COUNT, num_threads=1), height=-5)

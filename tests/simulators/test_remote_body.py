@@ -12,7 +12,7 @@ from tiny_gym import STEPS
 from worker_processes import PATH, TINY, body, end, start_worker, workers
 
 from embodied.data import Outcome, StepResult
-from embodied.errors import ConfigError, SpecMismatch
+from embodied.errors import ConfigError, SpecMismatch, UserError
 from embodied.wire.addresses import create_keys
 from simulators.remote.body import RemoteBody
 from simulators.worker.rows import EnvRows
@@ -159,6 +159,8 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
             made.step(np.zeros((2, 3), np.float32))
         with pytest.raises(ConfigError, match="seeds of shape"):
             made.reset([1, 2, 3])
+        with pytest.raises(ConfigError, match="integers from 0 to 9223372036854775807"):
+            made.reset(np.array([1, 2**63], np.uint64))
         with pytest.raises(ConfigError, match="no scripted expert"):
             made.expert()
         with (
@@ -166,9 +168,17 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
             body(1, address, options={"drift": 1}),
         ):
             pass
-    for wrong in ({"num_workers": 0}, {"timeout_s": 0.0}, {"env": ""}, {"spawn": "/no/python"}):
-        with pytest.raises(ConfigError), body(1, f"{address}-other", **wrong):
+    for wrong, said in (
+        ({"num_workers": 0}, "num_workers cannot be 0 .*choose 1 to 1024"),
+        ({"num_workers": "two"}, "num_workers cannot be 'two'"),
+        ({"timeout_s": 0.0}, "timeout_s"),
+        ({"env": ""}, "needs an environment"),
+        ({"spawn": "/no/python"}, "no Python interpreter"),
+    ):
+        with pytest.raises(ConfigError, match=said), body(1, f"{address}-other", **wrong):
             pass
+    with pytest.raises(UserError, match="mkdir -p /nonexistent/dir"), body(1, "ipc:///nonexistent/dir/x"):
+        pass
 
 
 def test_one_worker_serves_two_bodies_one_after_the_other_and_ends_politely() -> None:

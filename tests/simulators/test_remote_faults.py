@@ -76,6 +76,33 @@ def test_the_rows_of_a_killed_worker_go_on_in_its_successor(address: str) -> Non
     assert dead in [process.pid for process in processes]
 
 
+@pytest.mark.parametrize("asked", ["reset", "restore"])
+def test_a_worker_killed_while_it_starts_episodes_is_replaced(address: str, asked: str) -> None:
+    option = ("--option", "trouble=third")
+    with workers(1, address, *option) as processes, body(2, address, options={"trouble": "third"}) as made:
+        made.reset([1, 2])
+        act(made)
+        saved = made.snapshot()
+        wanted = act(made).observation.streams
+
+        def replace() -> None:
+            os.kill(processes[0].pid, signal.SIGKILL)  # which by now hangs in its third reset, or soon will
+            processes.append(start_worker(address, *option))
+
+        timer = threading.Timer(0.5, replace)
+        timer.start()
+        if asked == "reset":
+            made.reset([1, 2])
+            act(made)
+        else:
+            made.restore(saved)
+        timer.join()
+        result = act(made)
+        assert not faults(result) and made.faults == 0 and result.observation.rows.seq.tolist() == [2, 2]
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(result.observation.streams[name], values)
+
+
 def test_a_worker_that_nobody_replaces_is_named(address: str) -> None:
     with workers(1, address) as (process,), body(2, address, timeout_s=2.0) as made:
         made.reset()
@@ -180,7 +207,7 @@ def test_garbage_of_strangers_does_no_harm(address: str, liar: Liar, caplog: pyt
     assert "sent what is no message" in caplog.text
 
 
-@pytest.mark.parametrize("lie", ["bytes", "shape", "outcome", "kind", "nan"])
+@pytest.mark.parametrize("lie", ["bytes", "shape", "outcome", "kind", "nan", "reward", "double"])
 def test_a_worker_that_answers_nonsense_is_named_and_replaced(
     address: str, liar: Liar, lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +230,10 @@ def test_a_worker_that_answers_nonsense_is_named_and_replaced(
         arrays |= streams | final
         if lie == "shape":
             arrays["rewards"] = np.zeros(3, np.float32)
+        if lie == "reward":
+            arrays["rewards"] = np.array([0.0, np.inf], np.float32)
+        if lie == "double":
+            arrays["rewards"] = np.array([0.0, 1e300])
         if lie == "nan":
             arrays["stream/observation"] = np.full((2, 2), np.nan, np.float32)
         answer = Message("reset" if lie == "kind" else "step", asked.id, arrays=arrays)

@@ -1,5 +1,7 @@
 """A worker's environments, in this process."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ from tiny_gym import STEPS, TROUBLE
 
 from embodied.data import Outcome
 from embodied.errors import InfrastructureError
+from embodied.spec import AgentSpec, BodySpec, Stream
 from simulators.worker.rows import EnvRows
-from simulators.worker.suite import load_suite
+from simulators.worker.suite import Moment, load_suite
 
 TINY = "gymnasium:tiny_gym:Tiny-v0"
 STILL = np.zeros((1, 2), np.float32)
@@ -67,6 +70,73 @@ def test_an_exception_is_a_fault_of_its_row_only(trouble: str, said: str) -> Non
     np.testing.assert_array_equal(result.final["desired_goal"], first["desired_goal"][1:])  # what was seen last
     np.testing.assert_array_equal(result.streams["desired_goal"], first["desired_goal"])  # of the new environment
     assert not envs.step([0, 1], np.concatenate([STILL, STILL])).outcomes.any()
+
+
+class Odd:
+    """A suite, and its environment, whose second step gives what it is told to."""
+
+    spec = BodySpec(
+        task="odd",
+        agents={
+            "robot": AgentSpec(
+                (Stream("x", (2,)), Stream("image", (2, 2), "uint8")), (Stream("action", (2,), limit=1.0),)
+            )
+        },
+        control_hz=10.0,
+        episode_steps=9,
+        control_size=2,
+    )
+
+    def __init__(self, **second: Any) -> None:
+        self._second, self._steps = second, 0
+
+    def make(self) -> "Odd":
+        return self
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        self._steps = 0
+        return {"x": np.full(2, seed), "image": np.zeros((2, 2), np.int64)}
+
+    def step(self, action: np.ndarray) -> Moment:
+        self._steps += 1
+        given: dict[str, Any] = {"reward": 1, "success": False, "terminated": False, "truncated": np.bool_(False)}
+        streams = {"x": action, "image": [[0, 255.0], [1, True]]}
+        if self._steps == 2:
+            given |= {name: value for name, value in self._second.items() if name in given}
+            streams |= {name: value for name, value in self._second.items() if name in streams}
+        return Moment(streams, **given)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("reward", bad) for bad in (np.nan, np.inf, -np.inf, 1e300, -1e39, 10**400, None, "1", 1j, np.ones(2), [])],
+        *[("x", bad) for bad in ([np.nan, 0], [0, 1e300], ["1", "2"], None, np.zeros(3), np.zeros((1, 2)), [1, [2]])],
+        *[("image", np.full((2, 2), bad)) for bad in (300, -1, 256.0, 0.5, np.nan, np.inf, 2**63, "1", 2.0**70)],
+        *[("image", bad) for bad in (np.zeros((2, 2, 1), np.uint8), np.zeros((0, 2), np.uint8), None)],
+        *[(flag, bad) for flag in ("success", "terminated", "truncated") for bad in ("no", None, np.zeros(2, bool))],
+    ],
+)  # fmt: skip
+def test_what_is_no_number_of_its_kind_is_a_fault(name: str, value: Any) -> None:
+    envs = EnvRows(Odd(**{name: value}), 1)
+    envs.reset([0], [5])
+    action = np.full((1, 2), 0.5, np.float32)
+    first = envs.step([0], action)
+    assert first.outcomes.tolist() == [Outcome.RUNNING] and first.rewards.tolist() == [1]
+    assert first.streams["image"].tolist() == [[[0, 255], [1, 1]]]
+    result = envs.step([0], action, seeds=[7])
+    assert result.outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT] and result.rewards.tolist() == [0]
+    assert result.final["x"].tolist() == [[0.5, 0.5]] and result.streams["x"].tolist() == [[7, 7]]
+    assert len(result.faults) == 1 and len(result.faults[0]) < 400
+
+
+def test_a_reward_may_be_an_array_of_one() -> None:
+    envs = EnvRows(Odd(reward=np.full((1, 1), 0.25)), 1)
+    envs.reset([0], [5])
+    assert [float(envs.step([0], STILL).rewards[0]) for _ in range(2)] == [1.0, 0.25]
 
 
 def test_an_action_that_is_not_finite_is_a_fault() -> None:

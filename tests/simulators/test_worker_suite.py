@@ -1,5 +1,7 @@
 """Suites by name, and what Gymnasium's spaces become."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tiny_gym
@@ -51,6 +53,13 @@ def test_a_time_limit_is_an_option() -> None:
         ("gymnasum:Tiny-v0", {}, "did you mean gymnasium"),
         ("no.such.module:x", {}, "cannot import no.such.module"),
         ("embodied.errors:x", {}, "no function load"),
+        ("..:x", {}, "'..' names no module"),
+        (".a:x", {}, "names no module"),
+        ("a..b:x", {}, "names no module"),
+        ("a b.c:x", {}, "names no module"),
+        ("gymnasium:..:x", {}, "'..' names no module"),
+        ("broken.suite:x", {}, "cannot import broken.suite: ValueError: two lines"),
+        ("gymnasium:broken.suite:x", {}, "cannot import broken.suite: ValueError"),
         ("gymnasium:no_such_module:Tiny-v0", {}, "cannot import no_such_module"),
         ("gymnasium:tiny_gym:Tyny-v0", {}, "did you mean Tiny-v0"),
         ("gymnasium:tiny_gym:Endless-v0", {}, "max_episode_steps"),
@@ -59,7 +68,12 @@ def test_a_time_limit_is_an_option() -> None:
         (ODD, {"bounded": False}, "some actions have bounds"),
     ],
 )  # fmt: skip
-def test_what_fits_no_body_gets_one_line(env: str, options: dict, said: str) -> None:
+def test_what_fits_no_body_gets_one_line(
+    env: str, options: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "suite.py").write_text("raise ValueError('two\\nlines')")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as caught:
         load_suite(env, options)
     assert said in caught.value.line() and "\n" not in caught.value.line()

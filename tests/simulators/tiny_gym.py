@@ -17,7 +17,8 @@ class Tiny(gym.Env[Any, Any]):
     """Observes position, goal and a count of its life's resets; success within 0.3 of the goal.
 
     Args:
-        trouble: `raise`, `hang`, `die` or `nan` at an action that begins with `TROUBLE`; `reset` fails every reset.
+        trouble: `raise`, `hang`, `die` or `nan` at an action that begins with `TROUBLE`; `reset` fails every reset,
+            `third` hangs from the third of this process on.
         drift: Moves the goal on each reset of this process, so that an episode does not repeat.
     """
 
@@ -34,6 +35,8 @@ class Tiny(gym.Env[Any, Any]):
         super().reset(seed=seed)
         if self._trouble == "reset":
             raise OSError("the reset is broken")
+        if self._trouble == "third" and Tiny.resets == 2:
+            time.sleep(600)
         Tiny.resets += 1
         self._goal = self.np_random.uniform(-0.5, 0.5, 2) + self._drift * Tiny.resets
         self._at = np.zeros(2)

@@ -6,6 +6,7 @@ import zmq
 
 from embodied.errors import UserError
 from embodied.wire import addresses
+from embodied.wire.endpoint import Requester
 
 
 @pytest.fixture
@@ -34,6 +35,17 @@ def test_listening_to_others_needs_keys(router: zmq.Socket[bytes], address: str)
         addresses.bind(router, address)
 
 
+@pytest.mark.parametrize("address", ["tcp://10.0.0.1:5555", "tcp://[::ffff:10.0.0.1]:1", "tcp://trainer.lan:5000"])
+def test_calling_others_needs_keys(router: zmq.Socket[bytes], address: str, tmp_path: Path) -> None:
+    for call in (lambda: addresses.connect(router, address), lambda: Requester(address)):
+        with pytest.raises(UserError, match="no keys are given") as caught:
+            call()
+        assert "\n" not in caught.value.line()
+    addresses.check_call(address, tmp_path)
+    for local in ("tcp://127.0.0.1:5000", "tcp://[::1]:5000", "tcp://localhost:5000", f"ipc://{tmp_path}/x"):
+        addresses.check_call(local)
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://localhost:0"])
 def test_a_free_port_is_told(router: zmq.Socket[bytes], address: str) -> None:
     bound = addresses.bind(router, address)
@@ -56,6 +68,8 @@ def test_an_address_of_another_machine(router: zmq.Socket[bytes], tmp_path: Path
 def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mkdir -p"):
         addresses.bind(router, f"ipc://{tmp_path}/missing/socket")
+    with pytest.raises(UserError, match="mkdir -p"):
+        addresses.connect(router, f"ipc://{tmp_path}/missing/socket")
     (tmp_path / "notes.txt").write_text("precious")
     with pytest.raises(UserError, match="no socket is in the way"):
         addresses.bind(router, f"ipc://{tmp_path}/notes.txt")
