@@ -12,6 +12,7 @@ from simulators.isaac.cfg import DirectRLEnvCfg
 from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
 from simulators.isaac.managers import EventManager
 from simulators.isaac.noise import NoiseCfg, apply_noise
+from simulators.isaac.simulation import returned
 
 
 class DirectRLEnv(EnvBase):
@@ -67,13 +68,19 @@ class DirectRLEnv(EnvBase):
         self._episode_length_buf += 1
         self.common_step_counter += 1
         self.reset_terminated, self.reset_time_outs = self._get_dones()
+        for done in (self.reset_terminated, self.reset_time_outs):
+            returned(done, self.num_envs, f"{type(self).__name__}._get_dones", truths=True)
         faults = self._take_faults()
         if faults is not None:
             self.reset_terminated, self.reset_time_outs = self.reset_terminated & ~faults, self.reset_time_outs | faults
         self.reset_buf = self.reset_terminated | self.reset_time_outs
         self.reward_buf = self._get_rewards()
+        returned(self.reward_buf, self.num_envs, f"{type(self).__name__}._get_rewards")
         if faults is not None:
             self.reward_buf = self.reward_buf.masked_fill(faults, 0.0)
+        if not math.isfinite(float(self.reward_buf.sum())):
+            where = f"{type(self).__name__}._get_rewards"
+            raise SpecMismatch("what it returns is not finite", where, "mend the reward")
         self._finish_episodes(faults)
         self.event_manager.apply("interval", dt=self.step_dt)
         self.obs_buf = self._observe()
@@ -120,6 +127,9 @@ class DirectRLEnv(EnvBase):
 
     def _observe(self) -> Observations:
         observations = self._get_observations()
+        if not isinstance(observations, dict) or "policy" not in observations:
+            where = f"{type(self).__name__}._get_observations"
+            raise SpecMismatch("what it returns has no policy", where, 'return {"policy": tensor}')
         if self.cfg.observation_noise_model is not None:
             noisy = self._noisy(observations["policy"], self.cfg.observation_noise_model)
             observations = {**observations, "policy": noisy}

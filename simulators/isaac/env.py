@@ -80,6 +80,7 @@ class ManagerBasedRLEnv(EnvBase):
         if faults is not None:
             self.reward_manager.discard(faults)
             self.reward_buf[faults] = 0.0
+        self.reward_manager.check()
         self._finish_episodes(faults)
         self.command_manager.compute(self.step_dt)
         self.event_manager.apply("interval", dt=self.step_dt)

@@ -11,7 +11,7 @@ import torch
 from mujoco.batch import DATA_FIELDS, Batch, SimulationError
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, InfrastructureError, nearest
+from embodied.errors import ConfigError, InfrastructureError, SpecMismatch, nearest
 from simulators.env import STAGE
 from simulators.isaac.cfg import SimulationCfg
 from simulators.isaac.kernels import total
@@ -27,11 +27,25 @@ def rows(env_ids: EnvIds) -> Any:
 
 
 def numbers(value: torch.Tensor) -> NDArray[Any]:
-    """What a term returned, in numpy; its memory where numpy knows the type."""
+    """A tensor in numpy; its memory where numpy knows the type."""
     try:
         return value.numpy()
     except (RuntimeError, TypeError):  # Requires a gradient, or is bfloat16.
         return value.detach().float().numpy()
+
+
+def returned(value: torch.Tensor, count: int, where: str, truths: bool = False) -> NDArray[Any]:
+    """What a term or hook returned, in numpy.
+
+    Raises:
+        SpecMismatch: It is not [count], or not bool where `truths` are wanted; names `where`.
+    """
+    if not isinstance(value, torch.Tensor) or value.ndim != 1 or len(value) != count:
+        found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"type {type(value).__name__}"
+        raise SpecMismatch(f"what it returns has {found}", where, f"return a tensor of shape ({count},)")
+    if truths and value.dtype is not torch.bool:
+        raise SpecMismatch(f"what it returns has dtype {value.dtype}", where, "return a tensor of bool")
+    return numbers(value)
 
 
 class Simulation:
@@ -59,10 +73,9 @@ class Simulation:
         self._fields: dict[str, torch.Tensor] = {}
         self._changed: NDArray[np.bool_] = np.zeros(num_envs, bool)
         self.dirty = False
-        self._touched: EnvIds = None
         self._blank = self.batch.state[0].copy()
+        # Counts, zeroed once seen: MuJoCo resets what diverges, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
-        self._warnings, self._warned = self._warning.copy(), int(total(self._warning))
         # A number that is not finite shows in the physical state, or else in what was written to a mocap body.
         physical = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_PHYSICS) + 1
         self._checked = self.batch.state if model.nmocap else self.batch.state[:, :physical]
@@ -92,10 +105,7 @@ class Simulation:
     def touch(self, env_ids: EnvIds = None) -> None:
         """Say that the state of `env_ids` was written; what derives from it is computed when next asked for."""
         self.stamp += 1
-        if self.dirty and env_ids is self._touched:
-            return
         self._changed[rows(env_ids)] = True
-        self._touched = env_ids
         self.dirty = True
 
     def begin(self, env_ids: EnvIds) -> None:
@@ -123,10 +133,10 @@ class Simulation:
         except SimulationError as error:
             faulty = np.zeros(self.num_envs, bool)
             faulty[error.ids] = True
-        if (warned := int(total(self._warning))) != self._warned:
-            changed = (self._warning != self._warnings).any(axis=1)
-            faulty = changed if faulty is None else faulty | changed
-            self._warnings, self._warned = self._warning.copy(), warned
+        if total(self._warning):
+            warned = self._warning.any(axis=1)
+            faulty = warned if faulty is None else faulty | warned
+            self._warning[:] = 0
         if not math.isfinite(total(self._checked)):
             infinite = ~np.isfinite(self.batch.state).all(axis=1)
             faulty = infinite if faulty is None else faulty | infinite

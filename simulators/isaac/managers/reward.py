@@ -1,15 +1,16 @@
 """Rewards: the sum of terms, each times its weight and the step's duration."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, nearest
+from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import RewardTermCfg
-from simulators.isaac.kernels import weigh
+from simulators.isaac.kernels import total, weigh
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.simulation import EnvIds, numbers, rows
+from simulators.isaac.simulation import EnvIds, returned, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -35,6 +36,7 @@ class RewardManager(ManagerBase):
         self._weights: list[float] = []
         self._factors = np.zeros((shape[0], 1), np.float32)
         self._logged = [f"Episode_Reward/{name}" for name in self._names]
+        self._places = [f"reward {name}" for name in self._names]
         self._dt = 0.0
 
     @property
@@ -64,13 +66,22 @@ class RewardManager(ManagerBase):
             self._raw[self._factors[:, 0] == 0.0] = 0.0
         for i, term in enumerate(self._cfgs):
             if term.weight != 0.0:
-                self._raw[i] = numbers(term.func(env, **term.params))
+                self._raw[i] = returned(term.func(env, **term.params), self.num_envs, self._places[i])
         return torch.from_numpy(weigh(self._raw, self._factors, self._weighted, self._sums))
+
+    def check(self) -> None:
+        """Raise `SpecMismatch`, which names the term, if a reward of the last step is not finite."""
+        if not math.isfinite(total(self._weighted)):
+            first = int(np.flatnonzero(~np.isfinite(self._weighted).all(axis=1))[0])
+            raise SpecMismatch("what it returns, times its weight, is not finite", self._places[first], "mend the term")
 
     def discard(self, env_ids: Any) -> None:
         """Take the last step's rewards of `env_ids` out of the sums: their physics failed."""
         which = rows(env_ids)
-        self._sums[:, which] -= self._weighted[:, which]
+        lost = self._weighted[:, which]
+        kept = np.zeros_like(lost)
+        np.subtract(self._sums[:, which], lost, out=kept, where=np.isfinite(lost))
+        self._sums[:, which] = kept
         self._weighted[:, which] = 0.0
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import TerminationTermCfg
 from simulators.isaac.managers.base import ManagerBase
-from simulators.isaac.simulation import EnvIds, numbers, rows
+from simulators.isaac.simulation import EnvIds, returned, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -62,7 +62,7 @@ class TerminationManager(ManagerBase):
         for name, term in self._cfgs.items():
             value = self._term_dones[name] = term.func(self._env, **term.params)
             ended = time_outs if term.time_out else terminated
-            ended |= numbers(value)
+            ended |= returned(value, self.num_envs, f"termination {name}", truths=True)
         self.terminated, self.time_outs = torch.from_numpy(terminated), torch.from_numpy(time_outs)
         self.dones = torch.from_numpy(terminated | time_outs)
         return self.dones
@@ -78,7 +78,7 @@ class TerminationManager(ManagerBase):
         """Returns `Episode_Termination/<term>`: how many of `env_ids` ended by it."""
         which = rows(env_ids)
         logged = {
-            f"Episode_Termination/{name}": int(np.count_nonzero(numbers(done)[which]))
+            f"Episode_Termination/{name}": int(np.count_nonzero(done.numpy()[which]))
             for name, done in self._term_dones.items()
         }
         super().reset(env_ids)

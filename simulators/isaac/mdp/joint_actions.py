@@ -67,7 +67,7 @@ class JointAction(ActionTerm):
             return torch.full((1, self.action_dim), float(given), device=self.device)
         values = torch.full((1, self.action_dim), default, device=self.device)
         ids, _, found = resolve_matching_names_values(given, self._joint_names)
-        values[:, ids] = torch.tensor(found, device=self.device)
+        values[:, ids] = torch.tensor(found, dtype=torch.float32, device=self.device)
         return values
 
     def _clip_limits(self, clip: dict[str, tuple[float, float]] | None) -> torch.Tensor | None:
@@ -76,7 +76,7 @@ class JointAction(ActionTerm):
             return None
         limits = torch.tensor([[-torch.inf], [torch.inf]], device=self.device).repeat(1, self.action_dim)
         ids, _, found = resolve_matching_names_values(clip, self._joint_names)
-        limits[:, ids] = torch.tensor(found, device=self.device).T
+        limits[:, ids] = torch.tensor(found, dtype=torch.float32, device=self.device).T
         return limits
 
 
@@ -183,5 +183,5 @@ class BinaryJointPositionAction(ActionTerm):
             left = ", ".join(name for i, name in enumerate(self._joint_names) if i not in ids)
             raise ConfigError(f"no command for {left}", where, "give every joint of the term one")
         values = torch.zeros(len(ids), device=self.device)
-        values[ids] = torch.tensor(found, device=self.device)
+        values[ids] = torch.tensor(found, dtype=torch.float32, device=self.device)
         return values
