@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, SpecMismatch
 from embodied.spec import AgentSpec, BodySpec, Stream, Streams
 from simulators.arm import Arm
 from simulators.control import make_control
@@ -142,7 +142,11 @@ class TabletopTask:
         offset = between(u[:, :count], -self.start_rad, self.start_rad)
         self.arm.place(qpos, ctrl, self.arm.chain.home + offset, self.resting_grip)
         userdata = np.zeros((len(seeds), 1 + self.choices))
-        drawn = self.arrange(u[:, count + 1 :], qpos, userdata[:, 1:])
+        try:
+            drawn = self.arrange(u[:, count + 1 :], qpos, userdata[:, 1:])
+        except IndexError as error:
+            fix = f"it gets start_draws = {self.start_draws} numbers and choices = {self.choices}: raise them"
+            raise SpecMismatch(f"arrange() fails: {error}", f"task {self.name}", fix) from None
         phrase = np.floor(u[:, count] * len(self.instructions))
         which = userdata[:, 1] if self.choices else np.zeros(len(seeds))
         userdata[:, 0] = which * len(self.instructions) + phrase

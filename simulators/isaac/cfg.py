@@ -174,6 +174,11 @@ class CommandTermCfg:
 
 
 @configclass
+class Unused(Config):
+    """Takes any member, and nothing reads it: settings of another simulator's physics or window."""
+
+
+@configclass
 class SimulationCfg:
     """Physics.
 
@@ -182,7 +187,7 @@ class SimulationCfg:
         substeps: MuJoCo steps in `dt`; the control rate does not depend on it.
         num_threads: Physics threads; 0 for one per CPU.
         device: `cpu` is what there is.
-        render_interval: Accepted; nothing is drawn inside a step.
+        render_interval, physx: Accepted; nothing is drawn inside a step, and MuJoCo has no such settings.
     """
 
     dt: float = 1.0 / 60.0
@@ -191,6 +196,7 @@ class SimulationCfg:
     device: str = "cpu"
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
     render_interval: int = 1
+    physx: Unused = Unused()
 
 
 @configclass
@@ -203,6 +209,7 @@ class EnvCfg(Config):
         seed: Of everything the environment draws; None draws a seed.
         quaternion: `xyzw` (Isaac Lab 3.x) or `wxyz` (2.x).
         is_finite_horizon: Whether the time limit belongs to the task; then `extras["time_outs"]` is left out.
+        viewer: Accepted; there is no window.
     """
 
     scene: Any = MISSING
@@ -212,6 +219,7 @@ class EnvCfg(Config):
     seed: int | None = None
     quaternion: Order = "xyzw"
     is_finite_horizon: bool = False
+    viewer: Unused = Unused()
 
 
 @configclass

@@ -12,7 +12,7 @@ from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import Simulation
-from simulators.isaac.spawn import RigidBodyPropertiesCfg, ShapeCfg
+from simulators.isaac.spawn import LightCfg, RigidBodyPropertiesCfg, ShapeCfg
 
 
 class RigidObjectData(BodyState):
@@ -106,9 +106,11 @@ class AssetBaseCfg(Config):
 
 
 def add_static(spec: mujoco.MjSpec, name: str, cfg: AssetBaseCfg, order: Order) -> None:
-    """Add the geom of `cfg` to the world."""
-    if cfg.spawn is None:
+    """Add the geom of `cfg` to the world, in place of what the scene has under its name; lights are left out."""
+    if cfg.spawn is None or isinstance(cfg.spawn, LightCfg):
         return
+    if (own := spec.geom(name)) is not None:
+        spec.delete(own)
     body = spec.worldbody.add_body(name=name, pos=list(cfg.init_state.pos))
     if cfg.init_state.rot is not None:
         body.quat = to_wxyz(torch.tensor([cfg.init_state.rot]), order)[0].tolist()

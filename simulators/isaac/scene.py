@@ -131,6 +131,9 @@ class InteractiveScene:
         for entity in self._entities():
             entity.reset(env_ids)
 
+    def filter_collisions(self, global_prim_paths: Any = None) -> None:
+        """Nothing to do: worlds do not meet."""
+
     def clone_environments(self, copy_from_source: bool = False) -> None:
         """Nothing to do: environments are worlds of one model."""
 

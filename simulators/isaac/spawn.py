@@ -10,7 +10,7 @@ import mujoco
 
 from embodied.errors import ConfigError
 from robots.descriptions import description_path
-from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.scene import ROBOT_HITS, SCENE_HITS, table_scene
 
 
@@ -195,3 +195,21 @@ class GroundPlaneCfg(ShapeCfg):
 
     def geom(self) -> dict[str, Any]:
         return {"type": mujoco.mjtGeom.mjGEOM_PLANE, "size": [0, 0, 4]}
+
+
+@configclass
+class LightCfg(Config):
+    """Accepted, so that scenes carry over; the scene keeps its own lights."""
+
+    intensity: float = 1.0
+    color: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+
+@configclass
+class DomeLightCfg(LightCfg):
+    """See `LightCfg`."""
+
+
+@configclass
+class DistantLightCfg(LightCfg):
+    """See `LightCfg`."""

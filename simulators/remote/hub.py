@@ -114,7 +114,8 @@ class Hub:
             SpecMismatch: A worker came, and runs something else.
             InfrastructureError: They did not come until `limit` (monotonic), or a started one ended.
         """
-        wait = limit - time.monotonic()
+        start, told = time.monotonic(), self.spawner is not None
+        wait = limit - start
         while True:
             if self.spawner is not None:
                 self.spawner.tend(self._pids)
@@ -131,6 +132,10 @@ class Hub:
                 raise refusals[0]
             if time.monotonic() >= limit:
                 raise self._nobody(count, len(free), max(wait, 0.0))
+            if not told and time.monotonic() > start + 1.0:
+                start_one = f"`embodied sim-worker --env ... --connect {self.address}`"
+                log.warning("waiting up to %.0f s for %d workers: start %s", wait, count, start_one)
+                told = True
             self._receive(_LOOK_S)
 
     def release(self, session: str, peer: bytes, error: EmbodiedError | None = None) -> None:

@@ -92,8 +92,9 @@ def write_video(
         if clip.states.ndim != 2 or clip.states.shape[1] != size or not len(clip.states):
             what = f"states of shape {clip.states.shape} instead of [L + 1, {size}]"
             raise DataError(what, clip.caption or "clip", "give the model that made them")
+    hint = ""
     if renderer == "auto":
-        renderer = "quality" if find_gl() else "ray"
+        renderer, hint = ("quality", "") if find_gl() else ("ray", GL_HINT)
     stride = math.ceil(sum(len(clip.states) for clip in clips) / _BUDGET)
     together = 1 if len(clips) <= _SEQUENTIAL else _TILES
     pages = [clips[i : i + together] for i in range(0, len(clips), together)]
@@ -111,7 +112,6 @@ def write_video(
                 sheet.reshape(-1, height, width, 3)[: len(tiles)] = tiles
                 writer.write(sheet.swapaxes(1, 2).reshape(rows * height, columns * width, 3))
                 frames += 1
-    hint = GL_HINT if renderer == "ray" else ""
     return Video(renderer, frames, columns * width, rows * height, hint)
 
 

@@ -61,7 +61,8 @@ def test_a_video_is_written(
         (["task=reach", "episodes=0"], "episodes"),
         (["task=reach", "out=a.gif"], "out"),
         (["task=reach", "sed=1"], "did you mean seed"),
-        (["task=reach", "task.name=fetch_push"], "no scripted expert here"),
+        (["task=fetch_push"], "no scripted expert here"),
+        (["task=reach", "task.name=reech"], "no task is called 'reech'.*did you mean reach"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], said: str) -> None:

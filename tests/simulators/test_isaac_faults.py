@@ -6,8 +6,10 @@ import torch
 
 import simulators.isaac.tasks  # noqa: F401 -- registers the tasks
 from embodied.errors import SpecMismatch
+from simulators.isaac.assets import AssetBaseCfg
 from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.registry import parse_env_cfg
+from simulators.isaac.sim import CuboidCfg, DomeLightCfg
 
 TASK = "Embodied-Lift-Cube-Franka-v0"
 
@@ -96,3 +98,19 @@ def test_ids_that_change_in_place_between_two_writes_are_both_seen():
     ids[0] = 2
     cube.write_root_pose_to_sim(pose, env_ids=ids)
     assert torch.allclose(cube.data.root_pos_w[[0, 2]], pose[:, :3].expand(2, 3), atol=1e-6)
+
+
+def test_what_isaac_lab_scenes_hold_besides_is_accepted():
+    cfg = parse_env_cfg(TASK, num_envs=1)
+    cfg.scene.light = AssetBaseCfg(prim_path="/World/light", spawn=DomeLightCfg(intensity=3000.0))
+    cfg.scene.table = AssetBaseCfg(
+        prim_path="{ENV_REGEX_NS}/Table",
+        init_state=AssetBaseCfg.InitialStateCfg(pos=(0.5, 0.0, -0.05)),
+        spawn=CuboidCfg(size=(0.8, 1.2, 0.1)),
+    )
+    cfg.sim.physx.bounce_threshold_velocity = 0.2
+    cfg.viewer.eye = (1.5, 1.5, 1.5)
+    env = ManagerBasedRLEnv(cfg)
+    env.reset()
+    env.step(torch.zeros(1, 8))
+    assert env.sim.model.geom_size[env.sim.model.geom("table").id].tolist() == [0.4, 0.6, 0.05]

@@ -66,7 +66,7 @@ def test_clips_one_after_the_other(tmp_path: Path) -> None:
     clips = [clip(10, "seed 1"), clip(6, "seed 2", Outcome.TIME_LIMIT)]
     made = write_video(path, MODEL, clips, fps=10, renderer="ray")
     frames = frames_of(path)
-    assert made == ("ray", 11 + 10 + 7 + 10, 160, 120, made.hint) and "apt-get install" in made.hint
+    assert made == ("ray", 11 + 10 + 7 + 10, 160, 120, "")
     assert frames.shape == (made.frames, 120, 160, 3)
     assert ball_x(frames[0]) < 60 < 100 < ball_x(frames[10])
     assert ball_x(frames[21]) < 60
@@ -111,7 +111,7 @@ def test_seven_clips_need_two_pages_and_long_ones_are_thinned(tmp_path: Path, mo
 def test_both_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_GL", "off")
     made = write_video(tmp_path / "auto.mp4", MODEL, [clip(3)], renderer="auto")
-    assert made.renderer == "ray" and made.hint
+    assert made.renderer == "ray" and "apt-get install" in made.hint
     with pytest.raises(InfrastructureError, match="apt-get"):
         write_video(tmp_path / "none.mp4", MODEL, [clip(3)], renderer="gl")
     monkeypatch.delenv("EMBODIED_GL")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, SpecMismatch
 from simulators.make import make_env, make_task
 from simulators.tabletop import TEXT_BYTES, decode_text, encode_text
 
@@ -36,3 +36,10 @@ def test_unknown_robots_and_rewards_are_named():
         make_task("lift_cube", robot="pandas")
     with pytest.raises(ConfigError, match="did you mean sparse"):
         make_task("lift_cube", reward="spars")
+
+
+def test_a_task_that_draws_more_than_it_says_is_named(monkeypatch):
+    task = make_task("lift_cube")
+    monkeypatch.setattr(type(task), "start_draws", 2)
+    with pytest.raises(SpecMismatch, match="start_draws = 2"):
+        task.start(np.arange(3))
