@@ -137,7 +137,8 @@ def test_resumed_run_goes_on_bit_for_bit(root: Path, tmp_path: Path) -> None:
         (["resume=nothing"], "no run nothing"),
         (["name=../x"], "name"),
         (["seed"], "key=value"),
-        (["serve=remote", "serve.address=ipc:///nowhere/x", "serve.timeout_s=1"], "policy server"),
+        (["serve=remote", "serve.address=ipc:///tmp/embodied-nobody", "serve.timeout_s=1"], "policy server"),
+        (["serve.address=ipc:///nowhere/x", "serve=remote"], "mkdir -p /nowhere"),
     ],
 )
 def test_a_mistake_gets_one_line(tmp_path: Path, words: list[str], said: str) -> None:
