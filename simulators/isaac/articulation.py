@@ -12,6 +12,7 @@ from embodied.errors import ConfigError, nearest
 from simulators.isaac.actuators import ImplicitActuatorCfg, drive_joints
 from simulators.isaac.articulation_data import ArticulationData
 from simulators.isaac.asset import Asset, put, to_wxyz
+from simulators.isaac.checks import check_vector
 from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import as_index, resolve_matching_names, resolve_matching_names_values
 from simulators.isaac.quaternion import Order
@@ -203,6 +204,7 @@ class Articulation(Asset):
         data.default_root_state = self._default_root_state()
         for target, given in ((data.default_joint_pos, init.joint_pos), (data.default_joint_vel, init.joint_vel)):
             ids, _, values = resolve_matching_names_values(given, self.joint_names, where=where)
+            check_vector(values, len(values), where)
             target[:, ids] = torch.tensor(values, dtype=torch.float32)
         low, high = data.joint_pos_limits[0].unbind(-1)
         outside = (data.default_joint_pos[0] < low - 1e-6) | (data.default_joint_pos[0] > high + 1e-6)
@@ -215,12 +217,16 @@ class Articulation(Asset):
         data.joint_pos_target.copy_(data.default_joint_pos)
 
     def _columns(self, joint_ids: JointIds) -> Any:
-        return slice(None) if joint_ids is None else as_index(joint_ids)
+        if joint_ids is None or isinstance(joint_ids, slice):
+            return slice(None) if joint_ids is None else joint_ids
+        ids = joint_ids.tolist() if isinstance(joint_ids, torch.Tensor) else list(joint_ids)
+        if ids and not 0 <= min(ids) <= max(ids) < self.num_joints:
+            raise ConfigError(f"joint_ids {ids}", f"joints of {self._name}", f"choose 0 to {self.num_joints - 1}")
+        return as_index(ids)
 
     def _address(self, addresses: list[int], joint_ids: list[int] | slice | torch.Tensor) -> Any:
-        if isinstance(joint_ids, slice):
-            return as_index(addresses[joint_ids])
-        return as_index([addresses[int(j)] for j in joint_ids])
+        columns = self._columns(joint_ids)
+        return as_index(addresses[columns] if isinstance(columns, slice) else [addresses[j] for j in columns])
 
     def _write_bias(self, column: int, numbers: torch.Tensor) -> None:
         bias = torch.from_numpy(self._sim.batch.expand("actuator_biasprm"))

@@ -7,22 +7,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, SpecMismatch
 from simulators.isaac.body_state import ordered
 from simulators.isaac.math import convert_quat, quat_apply, quat_apply_inverse, quat_conjugate, quat_mul
 from simulators.isaac.quaternion import Order
-from simulators.isaac.simulation import EnvIds, Simulation, rows
+from simulators.isaac.simulation import EnvIds, Simulation, checked_rows, rows
 
 
 def put(target: torch.Tensor | NDArray[Any], value: Any, env_ids: EnvIds, columns: Any) -> None:
-    """Write `value` [n, ...] to some rows and columns, in numpy, which indexes and converts faster."""
+    """Write `value` [n, ...] to some rows and columns, in numpy, which indexes and converts faster.
+
+    Raises:
+        ConfigError: One of `env_ids` is no environment.
+        SpecMismatch: `value` has another shape.
+    """
     array: NDArray[Any] = target.numpy() if isinstance(target, torch.Tensor) else target
     value = value.numpy() if isinstance(value, torch.Tensor) else value
-    which = rows(env_ids)
-    if isinstance(which, slice) or isinstance(columns, slice):
-        array[which, columns] = value
-    else:
-        array[np.asarray(which)[:, None], columns] = value
+    which = checked_rows(env_ids, len(array))
+    at = (which, columns) if isinstance(which, slice) or isinstance(columns, slice) else (which[:, None], columns)
+    try:
+        array[at] = value
+    except (ValueError, TypeError):
+        found = f"shape {np.shape(value)}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
+        raise SpecMismatch(f"what is written has {found}", "a write or target", f"give {array[at].shape}") from None
 
 
 def to_wxyz(quat: torch.Tensor, order: Order) -> torch.Tensor:
@@ -104,8 +111,8 @@ class Asset:
         Raises:
             ConfigError: The base is fixed and the pose is another than its own.
         """
+        which = self._target(root_pose, 7, env_ids)
         pose = root_pose.numpy()
-        which = rows(env_ids)
         if self._free is None and self._mocap < 0:
             if np.abs(pose - self.data.default_root_state.numpy()[which, :7]).max(initial=0.0) > 1e-5:
                 raise ConfigError("a fixed base was moved", f"asset {self._name}", "write its default pose, or none")
@@ -138,12 +145,19 @@ class Asset:
         """The velocity of the link's origin. A root that is not free has none."""
         if self._free is None:
             return
-        start, which, velocity = self._free[1], rows(env_ids), root_velocity.numpy()
+        start, which, velocity = self._free[1], self._target(root_velocity, 6, env_ids), root_velocity.numpy()
         self._qvel[which, start : start + 6] = velocity
         if velocity[:, 3:].any():
             angular = quat_apply_inverse(self._written_quat(env_ids), root_velocity[:, 3:], "wxyz")
             self._qvel[which, start + 3 : start + 6] = angular.numpy()
         self._sim.touch(env_ids)
+
+    def _target(self, value: torch.Tensor, width: int, env_ids: EnvIds) -> Any:
+        """Index of the environments whose root is written; raises as `put`."""
+        if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != width:
+            found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise SpecMismatch(f"a root written as {found}", f"asset {self._name}", f"give a tensor [n, {width}]")
+        return checked_rows(env_ids, self.num_instances)
 
     def _written_quat(self, env_ids: EnvIds) -> torch.Tensor:
         """[n, 4] wxyz of a free root, as last written."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from embodied.errors import ConfigError, nearest
+from simulators.isaac.checks import check_vector, check_whole, is_number
 from simulators.isaac.configclass import MISSING, Config, configclass
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.noise import NoiseCfg
@@ -62,6 +63,10 @@ class SceneEntityCfg:
         if ids != slice(None) and given != found:
             raise ConfigError(f"{kind}_ids {given} are not {kind}_names {names}", where, f"those are {found}")
         return found, full
+
+
+JointedEntityCfg = Annotated[SceneEntityCfg, "with joints"]
+"""What managers check wherever a term's parameter is annotated with it: an entity with joints."""
 
 
 @configclass
@@ -253,19 +258,17 @@ class DirectRLEnvCfg(EnvCfg):
 
 def check_env_cfg(cfg: EnvCfg) -> None:
     """Raise `ConfigError` for numbers out of range."""
-    checks = {
-        "scene.num_envs": 1 <= cfg.scene.num_envs <= 65536,
-        "decimation": 1 <= cfg.decimation <= 10_000,
-        "sim.substeps": 1 <= cfg.sim.substeps <= 10_000,
-        "sim.dt": 0.0 < cfg.sim.dt <= 1.0,
-        "sim.num_threads": 0 <= cfg.sim.num_threads <= 1024,
-        "episode_length_s": 0.0 < cfg.episode_length_s < 1e6,
-    }
-    for name, fine in checks.items():
-        if not fine:
-            value: Any = cfg
-            for part in name.split("."):
-                value = getattr(value, part)
-            raise ConfigError(f"{name} is {value}", type(cfg).__name__, "give a number in its range")
+    where = type(cfg).__name__
+    for name, value, low, high in (
+        ("scene.num_envs", cfg.scene.num_envs, 1, 65536),
+        ("decimation", cfg.decimation, 1, 10_000),
+        ("sim.substeps", cfg.sim.substeps, 1, 10_000),
+        ("sim.num_threads", cfg.sim.num_threads, 0, 1024),
+    ):
+        check_whole(value, low, high, name, where)
+    for name, number, most in (("sim.dt", cfg.sim.dt, 1.0), ("episode_length_s", cfg.episode_length_s, 1e6)):
+        if not is_number(number) or not 0.0 < number <= most:
+            raise ConfigError(f"{name} is {number!r}", where, f"give seconds, more than 0 and at most {most:g}")
+    check_vector(cfg.sim.gravity, 3, f"sim.gravity of {where}")
     if cfg.sim.device != "cpu":
         raise ConfigError(f"device {cfg.sim.device!r} is not supported", "sim.device", nearest(cfg.sim.device, ["cpu"]))

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from embodied.errors import ConfigError
 from simulators.isaac.cfg import EnvCfg, check_env_cfg
+from simulators.isaac.checks import check_whole
 from simulators.isaac.configclass import missing
 from simulators.isaac.quaternion import check_order, quaternion_order
 from simulators.isaac.scene import InteractiveScene
@@ -105,7 +106,12 @@ class EnvBase(gymnasium.Env):
         self._episode_length_buf.copy_(value)
 
     def seed(self, seed: int) -> int:
-        """Seed `generator`, and torch's own, from which terms written for Isaac Lab draw; returns the seed."""
+        """Seed `generator`, and torch's own, from which terms written for Isaac Lab draw; returns the seed.
+
+        Raises:
+            ConfigError: It is no whole number of 64 bits.
+        """
+        seed = check_whole(seed, -(2**63), 2**64 - 1, "seed", type(self).__name__)
         self.generator.manual_seed(seed)
         torch.manual_seed(seed)
         return seed

@@ -20,6 +20,15 @@ def total(numbers: NDArray[Any]) -> Any:
 
 
 @njit(cache=True)
+def outside(ids: NDArray[np.integer], count: int) -> bool:
+    """Whether one of [n] `ids` is not in [0, count)."""
+    for i in ids:
+        if i < 0 or i >= count:
+            return True
+    return False
+
+
+@njit(cache=True)
 def row_squares(a: Floats, b: Floats) -> Floats:
     """[n] sums of the squares of a - b, [n, k] each; b may be [1, k]."""
     out = np.empty(a.shape[0], a.dtype)

@@ -17,6 +17,8 @@ def resolve_matching_names(
     Raises:
         ConfigError: A key matches nothing, two keys match one name, or a key is no regular expression.
     """
+    if not isinstance(keys, (str, Sequence)) or not all(isinstance(key, str) for key in keys):
+        raise ConfigError(f"{keys!r} is no list of names", where, nearest("", names))
     keys = [keys] if isinstance(keys, str) else list(keys)
     owner = _owners(keys, names, where)
     found = sorted(owner, key=(lambda i: (owner[i], i)) if preserve_order else None)

@@ -9,11 +9,13 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.articulation import Articulation, ArticulationCfg
 from simulators.isaac.cfg import SimulationCfg
+from simulators.isaac.checks import check_poses
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.frame_transformer import FrameTransformer, FrameTransformerCfg
 from simulators.isaac.quaternion import Order
 from simulators.isaac.rigid_object import AssetBaseCfg, RigidObject, RigidObjectCfg, add_static
 from simulators.isaac.simulation import EnvIds, Simulation
+from simulators.isaac.spawn import MjcfSpawnCfg, ShapeCfg
 
 
 @configclass
@@ -143,11 +145,25 @@ class InteractiveScene:
         yield from self.sensors.values()
 
     def _take(self, name: str, member: Any) -> None:
+        where = f"scene.{name}"
+        if isinstance(member, (ArticulationCfg, RigidObjectCfg)):
+            source = MjcfSpawnCfg if isinstance(member, ArticulationCfg) else ShapeCfg
+            if not isinstance(member.spawn, source):
+                raise ConfigError(f"spawn is {member.spawn!r}"[:100], where, f"give a {source.__name__}")
+        if isinstance(member, (ArticulationCfg, RigidObjectCfg, AssetBaseCfg)):
+            check_poses(member.init_state, f"{where}.init_state")
+        if isinstance(member, (ArticulationCfg, RigidObjectCfg, FrameTransformerCfg)) and not callable(
+            member.class_type
+        ):
+            raise ConfigError(f"class_type is {member.class_type!r}", where, "leave it out, or give a class")
         if isinstance(member, ArticulationCfg):
             self.articulations[name] = member.class_type(member)
         elif isinstance(member, RigidObjectCfg):
             self.rigid_objects[name] = member.class_type(member)
         elif isinstance(member, FrameTransformerCfg):
+            check_poses(member.source_frame_offset, f"{where}.source_frame_offset")
+            for frame in member.target_frames:
+                check_poses(frame.offset, f"{where}.target_frames")
             self.sensors[name] = member.class_type(member)
         elif isinstance(member, AssetBaseCfg):
             self._statics[name] = member

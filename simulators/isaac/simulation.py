@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch, nearest
 from simulators.env import STAGE
 from simulators.isaac.cfg import SimulationCfg
-from simulators.isaac.kernels import total
+from simulators.isaac.kernels import outside, total
 
 EnvIds = torch.Tensor | Sequence[int] | slice | None
 
@@ -24,6 +24,24 @@ def rows(env_ids: EnvIds) -> Any:
     if env_ids is None:
         return slice(None)
     return env_ids.numpy() if isinstance(env_ids, torch.Tensor) else env_ids
+
+
+def checked_rows(env_ids: EnvIds, count: int) -> Any:
+    """As `rows`, for writes to one of `count` environments.
+
+    Raises:
+        ConfigError: One of them is no environment.
+    """
+    if env_ids is None or isinstance(env_ids, slice):
+        return slice(None) if env_ids is None else env_ids
+    which = env_ids.numpy() if isinstance(env_ids, torch.Tensor) else np.atleast_1d(np.asarray(env_ids))
+    if which.dtype == bool and which.shape == (count,):
+        return np.flatnonzero(which)
+    if not which.size:
+        return which.astype(np.int64)
+    if which.dtype.kind not in "iu" or which.ndim != 1 or outside(which, count):
+        raise ConfigError(f"env_ids {which.tolist()}"[:100], "env_ids", f"choose 0 to {count - 1}")
+    return which
 
 
 def numbers(value: torch.Tensor) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import torch
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.kernels import total
-from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
 from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ class ActionManager(ManagerBase):
         super().__init__(cfg, env)
         self._by_name: dict[str, ActionTerm] = {}
         for name, term in self._terms(cfg, ActionTermCfg):
+            check_class(term.class_type, ActionTerm, f"action {name}")
             try:
                 self._by_name[name] = term.class_type(term, env)
             except ConfigError as error:
-                raise ConfigError(error.what, f"action {name}, {error.where}", error.fix) from None
+                raise within(f"action {name}", error) from None
         self._stateful = list(self._by_name.values())
         self.action = torch.zeros(self.num_envs, self.total_action_dim)
         self.prev_action = torch.zeros_like(self.action)

@@ -6,13 +6,17 @@ from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
 from embodied.errors import ConfigError, nearest
-from simulators.isaac.cfg import ManagerTermBaseCfg, SceneEntityCfg
+from simulators.isaac.cfg import JointedEntityCfg, ManagerTermBaseCfg, SceneEntityCfg
+from simulators.isaac.checks import Range, check_range
 from simulators.isaac.configclass import items
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
+
+
+ENTITIES = (SceneEntityCfg, "SceneEntityCfg", JointedEntityCfg)
 
 
 class ManagerTermBase:
@@ -100,27 +104,64 @@ class ManagerBase:
         where = f"{self.kind} {name}"
         if term.func is MISSING or not callable(term.func):
             raise ConfigError("func is not a function", where, "give a function or a ManagerTermBase")
+        if not isinstance(term.params, dict):
+            raise ConfigError(f"params is {term.params!r}", where, "give a dictionary, or leave it out")
         for value in term.params.values():
             self._resolve_value(value, where)
         if inspect.isclass(term.func):
             if not issubclass(term.func, ManagerTermBase):
                 raise ConfigError(f"{term.func.__name__} is no ManagerTermBase", where, "derive it from that class")
             check_params(term.func.__call__, term.params, given + 1, where)
+            self._check_values(term.func.__call__, term.params, where)
             term.func = term.func(cfg=term, env=self._env)
         elif not isinstance(term.func, ManagerTermBase):
             check_params(term.func, term.params, given, where)
+            self._check_values(term.func, term.params, where)
         if isinstance(term.func, ManagerTermBase):
             self._stateful.append(term.func)
+
+    def _check_values(self, function: Callable[..., Any], params: dict[str, Any], where: str) -> None:
+        """Raise `ConfigError` for parameters that are not what their annotations say, as far as those are known."""
+        for name, parameter in inspect.signature(function).parameters.items():
+            kind, place = parameter.annotation, f"{name} of {where}"
+            value = params.get(name, parameter.default)
+            if value is parameter.default:
+                continue
+            if kind in ENTITIES and not isinstance(value, SceneEntityCfg):
+                raise ConfigError(f"a {type(value).__name__} is no SceneEntityCfg", place, "name an entity by one")
+            if kind == JointedEntityCfg and not hasattr(self._env.scene[value.name], "joint_names"):
+                what = f"{value.name} has no joints"
+                raise ConfigError(what, place, nearest("", self._env.scene.articulations))
+            if kind == Range or (kind == Range | None and value is not None):
+                check_range(value, place)
+            elif kind == dict[str, Range]:
+                if not isinstance(value, dict):
+                    raise ConfigError(f"{value!r} is no dictionary", place, "give ranges by axis")
+                for axis, pair in value.items():
+                    check_range(pair, f"{axis} of {place}")
+            elif kind in (float, int) and (value is None or isinstance(value, str) or value != value):
+                raise ConfigError(f"{value!r} is no number", place, "give a number")
 
     def _resolve_value(self, value: Any, where: str) -> None:
         if isinstance(value, SceneEntityCfg):
             try:
                 value.resolve(self._env.scene)
             except ConfigError as error:
-                raise ConfigError(error.what, f"{where}, {error.where}", error.fix) from None
+                raise within(where, error) from None
         elif isinstance(value, ManagerTermBaseCfg):
             for inner in value.params.values():
                 self._resolve_value(inner, where)
+
+
+def within(where: str, error: ConfigError) -> ConfigError:
+    """The error of something inside `where`."""
+    return ConfigError(error.what, f"{where}, {error.where}" if error.where else where, error.fix)
+
+
+def check_class(kind: Any, base: type, where: str) -> None:
+    """Raise `ConfigError` unless `kind` is a class derived from `base`."""
+    if not inspect.isclass(kind) or not issubclass(kind, base):
+        raise ConfigError(f"class_type is {kind!r}", where, f"give a class derived from {base.__name__}")
 
 
 def check_params(function: Callable[..., Any], params: dict[str, Any], given: int, where: str) -> None:

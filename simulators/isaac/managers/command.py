@@ -7,7 +7,8 @@ import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import CommandTermCfg
-from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
+from simulators.isaac.checks import check_range
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
 from simulators.isaac.simulation import EnvIds, rows
 
 if TYPE_CHECKING:
@@ -117,10 +118,12 @@ class CommandManager(ManagerBase):
         super().__init__(cfg, env)
         self._by_name: dict[str, CommandTerm] = {}
         for name, term in self._terms(cfg, CommandTermCfg):
+            check_class(term.class_type, CommandTerm, f"command {name}")
+            check_range(term.resampling_time_range, f"resampling_time_range of command {name}", 0.0)
             try:
                 self._by_name[name] = term.class_type(term, env)
             except ConfigError as error:
-                raise ConfigError(error.what, f"command {name}, {error.where}", error.fix) from None
+                raise within(f"command {name}", error) from None
             if term.class_type.metrics_from_state:
                 self._by_name[name]._measured = -1
 

@@ -1,16 +1,21 @@
 """Events: terms that change states or physics at the start, at resets, or from time to time."""
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import EventTermCfg
+from simulators.isaac.checks import check_range
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
+
+
+MODES = ("startup", "reset", "interval")
 
 
 class EventManager(ManagerBase):
@@ -104,6 +109,11 @@ class EventManager(ManagerBase):
     def _check(self, name: str, term: EventTermCfg) -> None:
         if not isinstance(term.mode, str):
             raise ConfigError("mode is missing", f"event {name}", "choose startup, reset or interval")
+        if term.mode not in MODES and (near := difflib.get_close_matches(term.mode, MODES, 1, 0.7)):
+            # Other modes are the user's own; one that looks like a known mode would never be called.
+            raise ConfigError(f"mode {term.mode!r} is unknown", f"event {name}", f"did you mean {near[0]}?")
+        if term.mode == "interval" and term.interval_range_s is not None:
+            check_range(term.interval_range_s, f"interval_range_s of event {name}", 0.0)
         if term.mode == "interval" and term.interval_range_s is None:
             raise ConfigError("interval_range_s is missing", f"event {name}", "give the shortest and longest time, s")
 

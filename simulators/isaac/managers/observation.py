@@ -10,9 +10,10 @@ import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
+from simulators.isaac.checks import check_limits, check_whole
 from simulators.isaac.configclass import items
 from simulators.isaac.managers.base import ManagerBase, check_params
-from simulators.isaac.noise import apply_noise
+from simulators.isaac.noise import NoiseCfg, apply_noise
 from simulators.isaac.simulation import EnvIds, numbers, rows
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class ObservationManager(ManagerBase):
 
     def _shaped(self, where: str, cfg: ObservationTermCfg, corrupt: bool) -> Term:
         """Call the term once, to learn its shape and to refuse what is not [N, ...]."""
+        check_whole(cfg.history_length, 0, 10_000, "history_length", where)
         value = cfg.func(self._env, **cfg.params)
         if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != self.num_envs:
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
@@ -166,14 +168,20 @@ class ObservationManager(ManagerBase):
         for modifier in cfg.modifiers or []:
             check_params(modifier.func, modifier.params, 1, f"modifier of {where}")
             steps.append(lambda data, m=modifier: m.func(data, **m.params))  # type: ignore[misc]
+        if cfg.noise is not None and not isinstance(cfg.noise, NoiseCfg):
+            raise ConfigError(f"noise is {cfg.noise!r}", where, "give a NoiseCfg")
         if corrupt and cfg.noise is not None:
             noise, env = cfg.noise, self._env
             steps.append(lambda data: apply_noise(noise, data, env.generator))
         if cfg.clip is not None:
-            low, high = cfg.clip
+            low, high = check_limits(cfg.clip, f"clip of {where}")
             steps.append(lambda data: data.clamp(low, high))
         if cfg.scale is not None:
-            scale = torch.as_tensor(cfg.scale, dtype=torch.float32)
+            try:
+                scale = torch.as_tensor(cfg.scale, dtype=torch.float32)
+            except (TypeError, ValueError, RuntimeError):
+                what = f"scale is {cfg.scale!r}"
+                raise ConfigError(what, where, "give one number, or one per element") from None
             try:
                 torch.broadcast_to(scale, value.shape)
             except RuntimeError:

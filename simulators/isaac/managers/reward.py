@@ -8,6 +8,7 @@ import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import RewardTermCfg
+from simulators.isaac.checks import is_number
 from simulators.isaac.kernels import total, weigh
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, returned, rows
@@ -26,8 +27,7 @@ class RewardManager(ManagerBase):
         self._names: list[str] = []
         self._cfgs: list[RewardTermCfg] = []
         for name, term in self._terms(cfg, RewardTermCfg):
-            if isinstance(term.weight, bool) or not isinstance(term.weight, (int, float)):
-                raise ConfigError(f"weight is {term.weight!r}", f"reward {name}", "give a number")
+            _check_weight(term.weight, name)
             self._resolve(name, term)
             self._names.append(name)
             self._cfgs.append(term)
@@ -61,6 +61,8 @@ class RewardManager(ManagerBase):
         env = self._env
         weights = [term.weight for term in self._cfgs]
         if weights != self._weights or dt != self._dt:
+            for weight, name in zip(weights, self._names, strict=True):
+                _check_weight(weight, name)
             self._weights, self._dt = weights, dt
             self._factors[:, 0] = np.multiply(weights, dt)
             self._raw[self._factors[:, 0] == 0.0] = 0.0
@@ -98,3 +100,8 @@ class RewardManager(ManagerBase):
         if name not in self._names:
             raise ConfigError(f"no reward is called {name!r}", "reward_manager", nearest(name, self._names))
         return self._names.index(name)
+
+
+def _check_weight(weight: Any, name: str) -> None:
+    if not is_number(weight) or not math.isfinite(weight):
+        raise ConfigError(f"weight is {weight!r}", f"reward {name}", "give a finite number")

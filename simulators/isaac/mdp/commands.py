@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from simulators.isaac.cfg import CommandTermCfg
+from simulators.isaac.checks import Range, check_range
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.managers import CommandTerm
 from simulators.isaac.math import combine_frame_transforms, quat_identity
@@ -18,7 +19,6 @@ from simulators.isaac.simulation import rows
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
 
-Range = tuple[float, float]
 POSE_AXES = ("pos_x", "pos_y", "pos_z", "roll", "pitch", "yaw")
 
 
@@ -36,6 +36,8 @@ class UniformPoseCommand(CommandTerm):
 
     def __init__(self, cfg: "UniformPoseCommandCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
+        for axis in POSE_AXES:
+            check_range(getattr(cfg.ranges, axis), f"ranges.{axis}")
         self.robot = env.scene[cfg.asset_name]
         self.body_idx = self.robot.find_bodies(cfg.body_name)[0][0]
         self.pose_command_b = torch.zeros(self.num_envs, 7, device=self.device)

@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from simulators.isaac.asset import Asset
-from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.cfg import JointedEntityCfg, SceneEntityCfg
+from simulators.isaac.checks import Range
 from simulators.isaac.mdp.entities import ROBOT
-from simulators.isaac.mdp.sampling import Ids, Range, all_ids, axis_ranges, sample_ranges
+from simulators.isaac.mdp.sampling import Ids, all_ids, axis_ranges, sample_ranges
 from simulators.isaac.rotations import from_euler, multiply, reorder
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def reset_joints_by_scale(
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,
-    asset_cfg: SceneEntityCfg = ROBOT,
+    asset_cfg: JointedEntityCfg = ROBOT,
 ) -> None:
     """Set the chosen joints to their defaults times uniform factors, within the soft limits."""
     _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, np.multiply)
@@ -83,7 +84,7 @@ def reset_joints_by_offset(
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,
-    asset_cfg: SceneEntityCfg = ROBOT,
+    asset_cfg: JointedEntityCfg = ROBOT,
 ) -> None:
     """Set the chosen joints to their defaults plus uniform offsets, within the soft limits."""
     _reset_joints(env, env_ids, position_range, velocity_range, asset_cfg, np.add)
@@ -107,7 +108,7 @@ def _reset_joints(
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,
-    asset_cfg: SceneEntityCfg,
+    asset_cfg: JointedEntityCfg,
     change: Callable[[Array, Array], Array],
 ) -> None:
     asset, ids, joints = env.scene[asset_cfg.name], all_ids(env, env_ids), asset_cfg.joint_ids

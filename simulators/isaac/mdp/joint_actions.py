@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from embodied.errors import ConfigError
+from simulators.isaac.checks import check_limits, check_vector
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.names import as_index, resolve_matching_names_values
 from simulators.isaac.simulation import EnvIds, numbers, rows
@@ -13,6 +14,11 @@ from simulators.isaac.simulation import EnvIds, numbers, rows
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
     from simulators.isaac.mdp import actions_cfg
+
+
+def _require_joints(names: list[str]) -> None:
+    if not names:
+        raise ConfigError("no joint is named", "joint_names", "name at least one")
 
 
 class JointAction(ActionTerm):
@@ -31,10 +37,11 @@ class JointAction(ActionTerm):
     def __init__(self, cfg: "actions_cfg.JointActionCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
         ids, self._joint_names = self._asset.find_joints(cfg.joint_names, preserve_order=cfg.preserve_order)
+        _require_joints(self._joint_names)
         self._joint_ids: list[int] | slice = as_index(ids)
         self._raw = torch.zeros(self.num_envs, self.action_dim, device=self.device)
-        self._scale = self._numbers(cfg.scale, 1.0)
-        self._offset = self._numbers(cfg.offset, 0.0)
+        self._scale = self._numbers(cfg.scale, 1.0, "scale")
+        self._offset = self._numbers(cfg.offset, 0.0, "offset")
         self._limits = self._clip_limits(cfg.clip)
         self._processed = self._offset.expand(self.num_envs, -1).clone()
 
@@ -61,12 +68,13 @@ class JointAction(ActionTerm):
     def reset(self, env_ids: EnvIds = None) -> None:
         self._raw.numpy()[rows(env_ids)] = 0.0
 
-    def _numbers(self, given: float | dict[str, float], default: float) -> torch.Tensor:
+    def _numbers(self, given: float | dict[str, float], default: float, where: str) -> torch.Tensor:
         """[1, D] of one number, or of one per joint by regular expression."""
         if not isinstance(given, dict):
-            return torch.full((1, self.action_dim), float(given), device=self.device)
+            given = {".*": given}
         values = torch.full((1, self.action_dim), default, device=self.device)
-        ids, _, found = resolve_matching_names_values(given, self._joint_names)
+        ids, _, found = resolve_matching_names_values(given, self._joint_names, where=where)
+        check_vector(found, len(found), where)
         values[:, ids] = torch.tensor(found, dtype=torch.float32, device=self.device)
         return values
 
@@ -75,7 +83,11 @@ class JointAction(ActionTerm):
         if clip is None:
             return None
         limits = torch.tensor([[-torch.inf], [torch.inf]], device=self.device).repeat(1, self.action_dim)
-        ids, _, found = resolve_matching_names_values(clip, self._joint_names)
+        if not isinstance(clip, dict):
+            raise ConfigError(f"{clip!r} is no dictionary", "clip", "give limits by joint name")
+        ids, _, found = resolve_matching_names_values(clip, self._joint_names, where="clip")
+        for pair in found:
+            check_limits(pair, "clip")
         limits[:, ids] = torch.tensor(found, dtype=torch.float32, device=self.device).T
         return limits
 
@@ -147,6 +159,7 @@ class BinaryJointPositionAction(ActionTerm):
     def __init__(self, cfg: "actions_cfg.BinaryJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
         super().__init__(cfg, env)
         ids, self._joint_names = self._asset.find_joints(cfg.joint_names)
+        _require_joints(self._joint_names)
         self._joint_ids: list[int] | slice = as_index(ids)
         self._raw = torch.zeros(self.num_envs, 1, device=self.device)
         self._open = self._command(cfg.open_command_expr, "open_command_expr")
@@ -178,7 +191,10 @@ class BinaryJointPositionAction(ActionTerm):
         self._raw.numpy()[rows(env_ids)] = 0.0
 
     def _command(self, given: dict[str, float], where: str) -> torch.Tensor:
-        ids, _, found = resolve_matching_names_values(given, self._joint_names)
+        if not isinstance(given, dict):
+            raise ConfigError(f"{given!r} is no dictionary", where, "give positions by joint name")
+        ids, _, found = resolve_matching_names_values(given, self._joint_names, where=where)
+        check_vector(found, len(found), where)
         if len(ids) != len(self._joint_names):
             left = ", ".join(name for i, name in enumerate(self._joint_names) if i not in ids)
             raise ConfigError(f"no command for {left}", where, "give every joint of the term one")

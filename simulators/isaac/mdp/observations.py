@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.cfg import JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.math import quat_unique, scale_transform
 from simulators.isaac.mdp.entities import OBJECT, ROBOT
 from simulators.isaac.mdp.frames import in_root_frame
@@ -63,38 +63,38 @@ def body_pose_w(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> 
     return poses.flatten(1)
 
 
-def joint_pos(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_pos(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] positions of the chosen joints, rad or m."""
     return env.scene[asset_cfg.name].data.joint_pos[:, asset_cfg.joint_ids]
 
 
-def joint_pos_rel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_pos_rel(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] positions of the chosen joints from their defaults, rad or m."""
     data = env.scene[asset_cfg.name].data
     joints = asset_cfg.joint_ids
     return torch.from_numpy(data.joint_pos.numpy()[:, joints] - data.default_joint_pos.numpy()[:, joints])
 
 
-def joint_pos_limit_normalized(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_pos_limit_normalized(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] positions of the chosen joints, -1 at the lower and 1 at the upper soft limit."""
     data = env.scene[asset_cfg.name].data
     lower, upper = data.soft_joint_pos_limits[:, asset_cfg.joint_ids].unbind(-1)
     return scale_transform(data.joint_pos[:, asset_cfg.joint_ids], lower, upper)
 
 
-def joint_vel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_vel(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] velocities of the chosen joints, rad/s or m/s."""
     return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids]
 
 
-def joint_vel_rel(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_vel_rel(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] velocities of the chosen joints from their defaults, rad/s or m/s."""
     data = env.scene[asset_cfg.name].data
     joints = asset_cfg.joint_ids
     return torch.from_numpy(data.joint_vel.numpy()[:, joints] - data.default_joint_vel.numpy()[:, joints])
 
 
-def joint_effort(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_effort(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """[N, J] torques (N m) or forces (N) applied to the chosen joints."""
     return env.scene[asset_cfg.name].data.applied_torque[:, asset_cfg.joint_ids]
 

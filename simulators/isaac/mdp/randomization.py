@@ -10,9 +10,10 @@ import torch
 
 from embodied.errors import ConfigError
 from simulators.isaac.articulation import Articulation
-from simulators.isaac.cfg import EventTermCfg, SceneEntityCfg
+from simulators.isaac.cfg import EventTermCfg, JointedEntityCfg, SceneEntityCfg
+from simulators.isaac.checks import Range, check_range
 from simulators.isaac.managers import ManagerTermBase
-from simulators.isaac.mdp.sampling import Ids, Range, all_ids, combine, sample
+from simulators.isaac.mdp.sampling import Ids, Pair, all_ids, combine, sample
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -22,7 +23,7 @@ def randomize_rigid_body_mass(
     env: "ManagerBasedRLEnv",
     env_ids: Ids,
     asset_cfg: SceneEntityCfg,
-    mass_distribution_params: Range,
+    mass_distribution_params: Pair,
     operation: str,
     distribution: str = "uniform",
     recompute_inertia: bool = True,
@@ -75,6 +76,7 @@ def randomize_rigid_body_material(
     if tuple(restitution_range) != (0.0, 0.0):
         where = f"restitution_range of {asset_cfg.name}"
         raise ConfigError("MuJoCo has no coefficient of restitution", where, "give (0.0, 0.0)")
+    check_range(static_friction_range, f"static_friction_range of {asset_cfg.name}", 0.0)
     ids, bodies = all_ids(env, env_ids).numpy(), _bodies(env, asset_cfg)
     geoms = np.flatnonzero(np.isin(env.sim.model.geom_bodyid, bodies))
     drawn = sample(env, static_friction_range, (len(ids), len(geoms)), "uniform", "static_friction_range")
@@ -94,9 +96,9 @@ class randomize_actuator_gains(ManagerTermBase):
         self,
         env: "ManagerBasedRLEnv",
         env_ids: Ids,
-        asset_cfg: SceneEntityCfg,
-        stiffness_distribution_params: Range | None = None,
-        damping_distribution_params: Range | None = None,
+        asset_cfg: JointedEntityCfg,
+        stiffness_distribution_params: Pair | None = None,
+        damping_distribution_params: Pair | None = None,
         operation: str = "abs",
         distribution: str = "uniform",
     ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from simulators.isaac.body_state import single
-from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.cfg import JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.kernels import row_squares
 from simulators.isaac.mdp.entities import EE_FRAME, OBJECT, ROBOT
 from simulators.isaac.mdp.frames import angle_to, distance, in_root_frame
@@ -45,34 +45,34 @@ def base_height_l2(env: "ManagerBasedRLEnv", target_height: float, asset_cfg: Sc
     return (env.scene[asset_cfg.name].data.root_pos_w[:, 2] - target_height).square()
 
 
-def joint_torques_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_torques_l2(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the squares of the torques applied to the chosen joints."""
     return env.scene[asset_cfg.name].data.applied_torque[:, asset_cfg.joint_ids].square().sum(dim=1)
 
 
-def joint_vel_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_vel_l1(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the speeds of the chosen joints."""
     return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].abs().sum(dim=1)
 
 
-def joint_vel_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_vel_l2(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the squares of the velocities of the chosen joints."""
     speed = env.scene[asset_cfg.name].data.joint_vel.numpy()[:, asset_cfg.joint_ids]
     return torch.from_numpy(row_squares(speed, np.zeros((1, speed.shape[1]), speed.dtype)))
 
 
-def joint_acc_l2(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_acc_l2(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the squares of the accelerations of the chosen joints."""
     return env.scene[asset_cfg.name].data.joint_acc[:, asset_cfg.joint_ids].square().sum(dim=1)
 
 
-def joint_deviation_l1(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_deviation_l1(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of the chosen joints' distances from their default positions."""
     data = env.scene[asset_cfg.name].data
     return (data.joint_pos[:, asset_cfg.joint_ids] - data.default_joint_pos[:, asset_cfg.joint_ids]).abs().sum(dim=1)
 
 
-def joint_pos_limits(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_pos_limits(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """Sum of how far the chosen joints are beyond their soft limits."""
     data = env.scene[asset_cfg.name].data
     position, limits = data.joint_pos[:, asset_cfg.joint_ids], data.soft_joint_pos_limits[:, asset_cfg.joint_ids]

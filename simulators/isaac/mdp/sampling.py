@@ -8,11 +8,13 @@ import torch
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
+from simulators.isaac.checks import Range, check_range, check_vector
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
 
-Range = tuple[float, float]
+Pair = tuple[float, float]
+"""Two numbers whose meaning a distribution tells."""
 Ids = torch.Tensor | None
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 
@@ -42,15 +44,16 @@ def axis_ranges(given: Mapping[str, Range], where: str) -> list[Range]:
 
 
 def sample(
-    env: "ManagerBasedRLEnv", params: Range, shape: tuple[int, ...], distribution: str, where: str
+    env: "ManagerBasedRLEnv", params: Pair, shape: tuple[int, ...], distribution: str, where: str
 ) -> torch.Tensor:
     """Numbers of a `shape`: `uniform` or `log_uniform` between the two, or `gaussian` with that mean and deviation.
 
     Raises:
         ConfigError: The distribution has another name, or a logarithm none of a bound.
     """
-    first, second = params
+    first, second = check_vector(params, 2, where)
     if distribution == "uniform":
+        check_range(params, where)
         return first + (second - first) * torch.rand(shape, generator=env.generator)
     if distribution == "gaussian":
         return first + second * torch.randn(shape, generator=env.generator)

@@ -9,6 +9,7 @@ from embodied.errors import ConfigError, nearest
 from robots.kinematics.forward import forward
 from robots.kinematics.inverse import damped_step
 from simulators.isaac.chains import chain_of
+from simulators.isaac.checks import check_poses
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.math import matrix_from_quat, quat_from_angle_axis
 from simulators.isaac.simulation import EnvIds
@@ -51,6 +52,7 @@ class DifferentialInverseKinematicsAction(ActionTerm):
         robot, spawn, offset = self._asset, self._asset.cfg.spawn, cfg.body_offset
         tip_pos, tip_rot = np.zeros(3), np.eye(3)
         if offset is not None:
+            check_poses(offset, "body_offset")
             tip_pos = np.array(offset.pos, np.float64)
             if offset.rot is not None:
                 tip_rot = matrix_from_quat(torch.tensor(offset.rot)).double().numpy()

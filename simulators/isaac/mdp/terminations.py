@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simulators.isaac.cfg import SceneEntityCfg
+from simulators.isaac.cfg import JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.mdp.entities import OBJECT, ROBOT
 from simulators.isaac.mdp.rewards import object_to_goal
 
@@ -36,7 +36,7 @@ def root_height_below_minimum(
     return torch.from_numpy(env.scene[asset_cfg.name].data.root_pos_w.numpy()[:, 2] < minimum_height)
 
 
-def joint_pos_out_of_limit(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg = ROBOT) -> torch.Tensor:
+def joint_pos_out_of_limit(env: "ManagerBasedRLEnv", asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
     """A chosen joint is beyond its soft limits."""
     data = env.scene[asset_cfg.name].data
     position, limits = data.joint_pos[:, asset_cfg.joint_ids], data.soft_joint_pos_limits[:, asset_cfg.joint_ids]
@@ -44,7 +44,7 @@ def joint_pos_out_of_limit(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg =
 
 
 def joint_pos_out_of_manual_limit(
-    env: "ManagerBasedRLEnv", bounds: tuple[float, float], asset_cfg: SceneEntityCfg = ROBOT
+    env: "ManagerBasedRLEnv", bounds: tuple[float, float], asset_cfg: JointedEntityCfg = ROBOT
 ) -> torch.Tensor:
     """A chosen joint is beyond `bounds` (rad or m)."""
     position = env.scene[asset_cfg.name].data.joint_pos[:, asset_cfg.joint_ids]
@@ -52,7 +52,7 @@ def joint_pos_out_of_manual_limit(
 
 
 def joint_vel_out_of_manual_limit(
-    env: "ManagerBasedRLEnv", max_velocity: float, asset_cfg: SceneEntityCfg = ROBOT
+    env: "ManagerBasedRLEnv", max_velocity: float, asset_cfg: JointedEntityCfg = ROBOT
 ) -> torch.Tensor:
     """A chosen joint is faster than `max_velocity` (rad/s or m/s)."""
     return (env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].abs() > max_velocity).any(dim=1)
