@@ -12,7 +12,7 @@ from simulators.isaac.cfg import DirectRLEnvCfg
 from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
 from simulators.isaac.managers import EventManager
 from simulators.isaac.noise import NoiseCfg, apply_noise
-from simulators.isaac.simulation import returned
+from simulators.isaac.simulation import as_action, returned
 
 
 class DirectRLEnv(EnvBase):
@@ -35,6 +35,7 @@ class DirectRLEnv(EnvBase):
 
     def __init__(self, cfg: DirectRLEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
         super().__init__(cfg, render_mode)
+        self._observed = False
         with torch.no_grad(), self._at_work():
             self.event_manager = EventManager(self.cfg.events, self)  # type: ignore[arg-type]
             spaces: dict[str, gymnasium.Space[Any]] = {"policy": box(_shape(self.cfg.observation_space))}
@@ -57,6 +58,8 @@ class DirectRLEnv(EnvBase):
             return self._step(action)
 
     def _step(self, action: torch.Tensor) -> StepReturn:
+        if not isinstance(action, torch.Tensor) or action.dtype is not torch.float32:
+            action = as_action(action, type(self).__name__)
         self._check_action(action)
         self.actions = self._noisy(action, self.cfg.action_noise_model)
         self._pre_physics_step(self.actions)
@@ -67,7 +70,11 @@ class DirectRLEnv(EnvBase):
                 self._advance(1)
         self._episode_length_buf += 1
         self.common_step_counter += 1
-        self.reset_terminated, self.reset_time_outs = self._get_dones()
+        dones = self._get_dones()
+        if not isinstance(dones, (tuple, list)) or len(dones) != 2:
+            where = f"{type(self).__name__}._get_dones"
+            raise SpecMismatch(f"what it returns is a {type(dones).__name__}", where, "return (terminated, time-outs)")
+        self.reset_terminated, self.reset_time_outs = dones
         for done in (self.reset_terminated, self.reset_time_outs):
             returned(done, self.num_envs, f"{type(self).__name__}._get_dones", truths=True)
         faults = self._take_faults()
@@ -130,10 +137,23 @@ class DirectRLEnv(EnvBase):
         if not isinstance(observations, dict) or "policy" not in observations:
             where = f"{type(self).__name__}._get_observations"
             raise SpecMismatch("what it returns has no policy", where, 'return {"policy": tensor}')
+        if not self._observed:
+            self._check_observations(observations)
+            self._observed = True
         if self.cfg.observation_noise_model is not None:
             noisy = self._noisy(observations["policy"], self.cfg.observation_noise_model)
             observations = {**observations, "policy": noisy}
         return observations
+
+    def _check_observations(self, observations: Observations) -> None:
+        """Raise `SpecMismatch` unless they fit the observation space; once, when first observed."""
+        for name, space in self.observation_space.spaces.items():
+            value, where = observations.get(name), f"{name} of {type(self).__name__}._get_observations"
+            if not isinstance(value, torch.Tensor) or tuple(value.shape) != space.shape:
+                found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+                raise SpecMismatch(f"what it returns has {found}", where, f"return a tensor of shape {space.shape}")
+            if not torch.isfinite(value).all():
+                raise SpecMismatch("what it returns is not finite", where, "mend the observation")
 
     def _observe_final(self) -> Observations:
         # A hook may return a buffer of its own, which it writes again after the reset.

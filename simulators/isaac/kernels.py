@@ -22,10 +22,10 @@ def total(numbers: NDArray[Any]) -> Any:
 @njit(cache=True)
 def outside(ids: NDArray[np.integer], count: int) -> bool:
     """Whether one of [n] `ids` is not in [0, count)."""
+    found = False
     for i in ids:
-        if i < 0 or i >= count:
-            return True
-    return False
+        found |= i < 0 or i >= count
+    return found
 
 
 @njit(cache=True)

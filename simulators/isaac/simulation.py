@@ -61,9 +61,26 @@ def returned(value: torch.Tensor, count: int, where: str, truths: bool = False) 
     if not isinstance(value, torch.Tensor) or value.ndim != 1 or len(value) != count:
         found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"type {type(value).__name__}"
         raise SpecMismatch(f"what it returns has {found}", where, f"return a tensor of shape ({count},)")
+    if value.dtype.is_complex:
+        raise SpecMismatch(f"what it returns has dtype {value.dtype}", where, "return real numbers")
     if truths and value.dtype is not torch.bool:
         raise SpecMismatch(f"what it returns has dtype {value.dtype}", where, "return a tensor of bool")
     return numbers(value)
+
+
+def as_action(action: Any, where: str) -> torch.Tensor:
+    """An action given as an array or nested lists.
+
+    Raises:
+        SpecMismatch: It is nothing of the kind, or complex.
+    """
+    try:
+        tensor = torch.as_tensor(action)
+    except (TypeError, ValueError, RuntimeError):
+        raise SpecMismatch(f"an action of type {type(action).__name__}", where, "give a tensor [N, D]") from None
+    if tensor.dtype.is_complex:
+        raise SpecMismatch(f"an action of dtype {tensor.dtype}", where, "give real numbers")
+    return tensor.float()
 
 
 class Simulation:

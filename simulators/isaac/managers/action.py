@@ -9,7 +9,7 @@ from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.kernels import total
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
-from simulators.isaac.simulation import EnvIds, numbers, rows
+from simulators.isaac.simulation import EnvIds, as_action, numbers, rows
 
 if TYPE_CHECKING:
     from simulators.isaac.env import ManagerBasedRLEnv
@@ -109,6 +109,8 @@ class ActionManager(ManagerBase):
         Raises:
             SpecMismatch: Its shape is another, or a number is not finite.
         """
+        if not isinstance(action, torch.Tensor) or action.dtype is not torch.float32:
+            action = as_action(action, "action_manager")
         if tuple(action.shape) != tuple(self.action.shape):
             parts = ", ".join(f"{name} {term.action_dim}" for name, term in self._by_name.items())
             what = f"an action of shape {tuple(action.shape)}"

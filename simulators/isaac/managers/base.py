@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import JointedEntityCfg, ManagerTermBaseCfg, SceneEntityCfg
-from simulators.isaac.checks import Range, check_range
+from simulators.isaac.checks import Range, check_range, is_number
 from simulators.isaac.configclass import items
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.simulation import EnvIds
@@ -139,7 +139,9 @@ class ManagerBase:
                     raise ConfigError(f"{value!r} is no dictionary", place, "give ranges by axis")
                 for axis, pair in value.items():
                     check_range(pair, f"{axis} of {place}")
-            elif kind in (float, int) and (value is None or isinstance(value, str) or value != value):
+            elif kind in (float, int) and (
+                value is None or isinstance(value, str) or (is_number(value) and value != value)
+            ):
                 raise ConfigError(f"{value!r} is no number", place, "give a number")
 
     def _resolve_value(self, value: Any, where: str) -> None:
