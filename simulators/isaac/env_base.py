@@ -124,6 +124,7 @@ class EnvBase(gymnasium.Env):
         del options
         if seed is not None:
             self.seed(seed)
+        self.sim.clear_faults()
         with self._at_work():
             self._begin(torch.arange(self.num_envs))
             self.obs_buf = self._observe()

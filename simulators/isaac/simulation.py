@@ -190,6 +190,7 @@ class Simulation:
 
     def clear_faults(self) -> None:
         self.faults[:] = False
+        self._warning[:] = 0
         self.any_fault = False
 
     def get_physics_dt(self) -> float:

@@ -46,6 +46,16 @@ def test_every_divergence_is_a_fault():
         assert not env.extras["faults"].any()
 
 
+def test_what_a_reset_overwrites_is_no_fault_of_the_next_episode():
+    env = lift()
+    cube = env.scene["object"]
+    cube.write_root_pose_to_sim(torch.full((3, 7), float("nan")))
+    _ = cube.data.root_pos_w
+    env.reset()
+    env.step(torch.zeros(3, 8))
+    assert not env.extras["faults"].any()
+
+
 @pytest.mark.parametrize(
     ("returned", "named"),
     [

@@ -1,6 +1,7 @@
 """What managers share: terms found in a configuration, checked and resolved once."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
@@ -140,7 +141,7 @@ class ManagerBase:
                 for axis, pair in value.items():
                     check_range(pair, f"{axis} of {place}")
             elif kind in (float, int) and (
-                value is None or isinstance(value, str) or (is_number(value) and value != value)
+                value is None or isinstance(value, str) or (is_number(value) and math.isnan(value))
             ):
                 raise ConfigError(f"{value!r} is no number", place, "give a number")
 
