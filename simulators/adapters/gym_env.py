@@ -38,7 +38,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         camera: What `render` looks through; empty for `video`, or `front` where there is none.
         width: Pixels of a picture.
         height: Pixels of a picture.
-        render_with: Who draws it, `gl`, `ray` or `auto`.
+        render_with: Who draws it: `ray`, `gl`, `quality` or `auto`.
         num_threads: Physics threads.
         options: Of `simulators.make.make_env`: the task's own, such as `reward`, cameras, randomisation.
 

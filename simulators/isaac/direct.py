@@ -45,18 +45,6 @@ class DirectRLEnv(EnvBase):
             self.actions = torch.zeros(self.num_envs, *_shape(self.cfg.action_space))
             self.event_manager.apply("startup")
 
-    @torch.no_grad()
-    def step(self, action: torch.Tensor) -> StepReturn:  # type: ignore[override]
-        """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
-
-        Raises:
-            SpecMismatch: The action has another shape or is not finite.
-            ConfigError: The environment was never reset.
-        """
-        self._require_started()
-        with self._at_work():
-            return self._step(action)
-
     def _step(self, action: torch.Tensor) -> StepReturn:
         if not isinstance(action, torch.Tensor) or action.dtype is not torch.float32:
             action = as_action(action, type(self).__name__)

@@ -49,18 +49,6 @@ class ManagerBasedRLEnv(EnvBase):
         self._make_spaces()
         self.event_manager.apply("startup")
 
-    @torch.no_grad()
-    def step(self, action: torch.Tensor) -> StepReturn:  # type: ignore[override]
-        """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
-
-        Raises:
-            SpecMismatch: The action has another shape or is not finite.
-            ConfigError: The environment was never reset.
-        """
-        self._require_started()
-        with self._at_work():
-            return self._step(action)
-
     def _step(self, action: torch.Tensor) -> StepReturn:
         self.action_manager.process_action(action)
         if self.action_manager.constant_over_decimation:

@@ -131,6 +131,18 @@ class EnvBase(gymnasium.Env):
         self._started = True
         return self.obs_buf, self.extras
 
+    @torch.no_grad()
+    def step(self, action: torch.Tensor) -> StepReturn:  # type: ignore[override]
+        """Take [N, D] actions; returns observations, reward [N], terminated [N], truncated [N], extras.
+
+        Raises:
+            SpecMismatch: The action has another shape or is not finite.
+            ConfigError: The environment was never reset.
+        """
+        self._require_started()
+        with self._at_work():
+            return self._step(action)
+
     def once(self, key: Hashable, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """What `compute` returned for `key` in the present state and command: for terms that need the same numbers."""
         self.sim.forward()
@@ -149,6 +161,9 @@ class EnvBase(gymnasium.Env):
 
     def _setup_scene(self) -> None:
         """Hook: add entities to the scene before it is compiled."""
+
+    def _step(self, action: torch.Tensor) -> StepReturn:
+        raise NotImplementedError
 
     def _observe(self) -> Observations:
         raise NotImplementedError
