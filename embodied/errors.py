@@ -47,6 +47,12 @@ class ConfigError(UserError):
     code = "config"
 
 
+class Unauthorized(UserError):
+    """A client asked for what its keys do not allow."""
+
+    code = "unauthorized"
+
+
 class SpecMismatch(UserError):
     """What a policy needs and what a body offers differ in a stream or a field."""
 
@@ -69,6 +75,12 @@ class Busy(InfrastructureError):
     """A bounded queue is full; ask again later."""
 
     code = "busy"
+
+
+class WeightsHeld(InfrastructureError):
+    """A rollback stopped publication; what is served stays until somebody says to go on."""
+
+    code = "held"
 
 
 class DataError(EmbodiedError):

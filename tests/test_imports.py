@@ -44,6 +44,7 @@ RANKS = {
 }
 SAME_RANK = {
     ("embodied.client", "embodied.wire"),
+    ("embodied.client", "embodied.weights"),
     ("robots.kinematics", "robots.descriptions"),
     ("simulators.isaac", "simulators"),
 }
@@ -58,10 +59,15 @@ CONFINED = {
     "mujoco": {"simulators", "simulators.isaac"},
     "ray": {"embodied.runtime"},
     "gymnasium": {"simulators", "simulators.isaac"},
+    "websockets": {"policies", "embodied.serving"},
+    "simplejpeg": {"embodied.wire"},
+    "cryptography": {"embodied.weights"},
+    "prometheus_client": {"embodied.serving"},
     "tensorboard": {"embodied.monitor"},
     "matplotlib": {"embodied.monitor"},
 }
-EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensorboard", "matplotlib", "imageio")
+EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensorboard", "matplotlib", "imageio",
+          "websockets", "simplejpeg", "cryptography", "prometheus_client")  # fmt: skip
 # Parts of rooms that only an extra makes usable; their room imports them where they are asked for.
 OPTIONAL = ("robots.kinematics.compiled", "simulators.worker.gymnasium_envs")
 LINES = 400

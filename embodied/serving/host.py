@@ -1,6 +1,7 @@
 """One policy and the version of its weights: checks what comes in, decides, stamps, switches. No sockets."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,40 @@ _MODES = ("sample", "mean")
 _VERSIONS_COUNTED = 64
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A verified version that waits for `PolicyHost.commit`; `tensors` is None where the standby holds them."""
+
+    manifest: Manifest
+    tensors: Mapping[str, NDArray[Any]] | None
+    back: bool
+
+
 class PolicyHost:
-    """Answers observations with a policy's decisions. One thread at a time.
+    """Answers observations with a policy's decisions. One thread at a time, but for `prepare`.
 
     Args:
         policy: Its initial weights are served as version 0 without a hash until the first `switch`.
+        standby: Another instance of the policy. With it, `prepare` loads weights beside those served and `commit`
+            only exchanges the two; without it, `commit` loads.
 
     Attributes:
         outcomes: Version number to counts [7] of `Outcome`, of the latest 64 versions reported.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, standby: Policy | None = None) -> None:
+        self._policy, self._standby = policy, standby
         self._manifest: Manifest | None = None
         self.outcomes: dict[int, NDArray[np.int64]] = {}
 
     @property
     def spec(self) -> PolicySpec:
         return self._policy.spec
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of the version served; None while it serves its initial weights."""
+        return self._manifest
 
     @property
     def version(self) -> Version:
@@ -122,13 +139,20 @@ class PolicyHost:
         chunk.versions, chunk.policy = versions, spec.name
         return chunk
 
-    def switch(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> Version:
-        """Serve these weights from the next decision on; returns the version then served.
+    def warm_up(self, rows: int = 1) -> None:
+        """Decide once on `rows` rows of zeros, so that the first client does not wait for what is done only once."""
+        streams = {s.name: np.zeros((rows, *s.shape), s.dtype) for s in self.spec.agent.observations}
+        seen = Observation(Rows.of_bodies(rows), streams, np.zeros(rows))
+        self.decide(seen, seen.rows.noise_keys(0), "mean")
 
-        The version served already is taken again without doing anything.
+    def admit(self, manifest: Manifest, back: bool = False) -> bool:
+        """Whether this version would be a change.
+
+        Args:
+            back: Take a version older than the one served, as a rollback does.
 
         Raises:
-            WeightsRefused: They are for another policy, stale, partial, altered or unfit; the version served stays.
+            WeightsRefused: It is for another policy, stale, or another content under the number served.
         """
         where = f"policy {self.spec.name}, push of version {manifest.label}"
         if manifest.policy != self.spec.name:
@@ -137,18 +161,63 @@ class PolicyHost:
                 where,
                 "push them to their own server",
             )
-        if self._manifest is not None:
-            if manifest.number == self._manifest.number and manifest.hash == self._manifest.hash:
-                return self.version
-            if manifest.number <= self._manifest.number:
-                what = "stale" if manifest.number < self._manifest.number else "another content under a served number"
-                raise WeightsRefused(
-                    f"{what}: version {self.version.label} is served", where, "publish under a number that is higher"
-                )
+        if self._manifest is None:
+            return True
+        if manifest.number == self._manifest.number:
+            if manifest.hash == self._manifest.hash:
+                return False
+            raise WeightsRefused(
+                f"another content under a served number: version {self.version.label} is served",
+                where,
+                "publish under a number that is higher",
+            )
+        if manifest.number < self._manifest.number and not back:
+            raise WeightsRefused(
+                f"stale: version {self.version.label} is served", where, "publish under a number that is higher"
+            )
+        return True
+
+    def prepare(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Prepared | None:
+        """Verify a version, and load it into the standby where there is one; None if it is served already.
+
+        What is served is untouched, so this may run in another thread than `decide`, one call at a time.
+
+        Raises:
+            WeightsRefused: As `admit`, or they are partial, altered or unfit; the version served stays.
+        """
+        if not self.admit(manifest, back):
+            return None
         manifest.verify(tensors)
-        self._policy.load(tensors)
-        self._manifest = manifest
+        if self._standby is None:
+            return Prepared(manifest, tensors, back)
+        self._standby.load(tensors)
+        return Prepared(manifest, None, back)
+
+    def commit(self, prepared: Prepared) -> Version:
+        """Serve what `prepare` returned from the next decision on; returns the version then served.
+
+        Raises:
+            WeightsRefused: As `admit`, since another version may have been switched to in between.
+        """
+        if self.admit(prepared.manifest, prepared.back):
+            if prepared.tensors is None:
+                assert self._standby is not None
+                self._policy, self._standby = self._standby, self._policy
+            else:
+                self._policy.load(prepared.tensors)
+            self._manifest = prepared.manifest
         return self.version
+
+    def switch(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Version:
+        """`prepare` and `commit` at once.
+
+        The version served already is taken again without doing anything.
+
+        Raises:
+            WeightsRefused: As `prepare`.
+        """
+        prepared = self.prepare(manifest, tensors, back)
+        return self.version if prepared is None else self.commit(prepared)
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
         """Count how episodes of `rows` ended, under the versions that decided, or the one served now.

@@ -17,8 +17,8 @@ from embodied.errors import MessageError
 
 PROTOCOL = 1
 KINDS = frozenset([
-    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "ack", "status", "heartbeat", "error",
-    "bye",
+    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "point", "ack", "status", "heartbeat",
+    "error", "bye",
 ])  # fmt: skip
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
 _NAMES = {np.dtype(name): name for name in DTYPES}  # `dtype.name` is slow

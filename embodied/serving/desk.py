@@ -1,0 +1,75 @@
+"""Everything a server does with one policy's weights: takes them, hands them out, follows a registry's pointers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from embodied.errors import MessageError, UserError
+from embodied.serving.answer import Answer
+from embodied.serving.host import PolicyHost
+from embodied.serving.loader import Loader
+from embodied.wire.message import Message
+
+
+class Part(Protocol):
+    """What answers one kind of message about weights.
+
+    `handle` answers through `answer`, now or at a later `tick`, or raises the `EmbodiedError` that refuses.
+    """
+
+    def handle(self, message: Message, answer: Answer) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain values for the server's status."""
+        ...
+
+
+@dataclass
+class Desk:
+    """One policy of a server.
+
+    Attributes:
+        host: Decides, and holds the version served.
+        loader: Switches it.
+        receiver: Takes `push`; `embodied.serving.receiving`.
+        offer: Answers `credit`, a follower's request for a range of a version; `embodied.serving.offering`.
+        follower: Follows a registry and answers `point`, which moves its pointers; `embodied.serving.following`.
+            None where the server keeps no versions.
+    """
+
+    host: PolicyHost
+    loader: Loader
+    receiver: Part
+    offer: Part | None = None
+    follower: Part | None = None
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        """Take a `push`, `credit` or `point`; raises what refuses it."""
+        part = {"push": self.receiver, "credit": self.offer, "point": self.follower}.get(message.kind)
+        if message.kind not in ("push", "credit", "point"):
+            raise MessageError(f"no desk takes {message.kind}", "policy server", "ask the right station")
+        if part is None:
+            raise UserError(
+                "this server keeps no versions",
+                f"{message.kind}, policy {self.host.spec.name}",
+                "start it with weights=FOLDER",
+            )
+        part.handle(message, answer)
+
+    def tick(self) -> None:
+        """Switch to what has been prepared, answer what is due. Between batches."""
+        self.loader.tick()
+        for part in self._parts():
+            part.tick()
+
+    def status(self) -> dict[str, Any]:
+        """The parts' statuses in one dictionary."""
+        return {key: value for part in self._parts() for key, value in part.status().items()}
+
+    def close(self) -> None:
+        self.loader.close()
+
+    def _parts(self) -> list[Part]:
+        return [part for part in (self.receiver, self.offer, self.follower) if part is not None]
