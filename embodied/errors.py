@@ -15,10 +15,14 @@ class EmbodiedError(Exception):
         what: What happened, in words.
         where: The file, key, stream or peer concerned.
         fix: What the reader can do.
+
+    Attributes:
+        request: Number of the request that was answered with it, where several were in flight.
     """
 
     code = "error"
     exit_status = 3
+    request: int | None = None
 
     def __init__(self, what: str, where: str = "", fix: str = "") -> None:
         self.what, self.where, self.fix = what, where, fix

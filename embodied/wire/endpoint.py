@@ -1,29 +1,46 @@
-"""The asking side of the wire: one request at a time, each with a deadline."""
+"""The asking side of the wire: requests in flight on one connection, each with a deadline."""
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import zmq
 from numpy.typing import NDArray
 
-from embodied.errors import Busy, DeadlineExceeded, MessageError
+from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError
 from embodied.wire import addresses
 from embodied.wire.codecs import error_from_body
+from embodied.wire.connection import Connection
 from embodied.wire.message import LIMITS, Buffer, Limits, Message, decode, encode
 
-_LOOK_S = 0.2  # how often a lost connection is looked for while waiting
-_QUEUE = 1000
+IN_FLIGHT = 64
+"""Requests that may wait for their answers at once."""
+
+_LOOK_S = 0.2  # how often a lost connection is looked for
+_SILENT_S = 3.0  # a connection silent for this long at a missed deadline is given up for a new one
+_AT_ONCE = 2000  # messages taken in by one tick
 _MAX_RETRY_MS = 1000
 
 
-class Requester:
-    """Asks one server and waits for its answers. Not thread-safe; the socket is made at the first request.
+@dataclass
+class _Asked:
+    """A request in flight: until when its answer is of use, when it may be sent again, and its answer."""
 
-    A request whose connection breaks is sent again when the server is back, within its deadline: requests may arrive
-    twice, and what they do must bear that. Answers to requests given up are dropped.
+    message: Message
+    wait: float
+    limit: float
+    after: float = 0.0
+    answer: Message | None = None
+
+
+class Requester:
+    """Asks one server. Not thread-safe; the connection is made at the first request.
+
+    What was sent over a connection that broke is sent again when the server is back, and what a busy server refused
+    when its time comes, within the deadline: requests may arrive twice, and what they do must bear that. Answers to
+    requests given up are dropped. Arrays must stay unchanged until their request is answered.
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
@@ -32,6 +49,10 @@ class Requester:
         heartbeat_s: Silence after which `tick` sends a heartbeat.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`.
         limits: What is sent and taken.
+
+    Attributes:
+        greeting: Sent before anything else over a connection that replaces a lost one, or None. Its answer is
+            dropped; an error it is answered with is the answer to the oldest request.
 
     Raises:
         UserError: The address is malformed, without its folder, or beyond this machine without keys.
@@ -50,11 +71,14 @@ class Requester:
         addresses.check_call(address, Path(keys) if keys else None)
         self.address, self.server, self.timeout_s, self.heartbeat_s = address, server, timeout_s, heartbeat_s
         self.session = uuid.uuid4().hex
+        self.greeting: Message | None = None
         self._keys, self._limits = Path(keys) if keys else None, limits
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._socket: zmq.Socket[bytes] | None = None
+        self._connection: Connection | None = None
+        self._asked: dict[int, _Asked] = {}
+        self._unsent: dict[int, _Asked] = {}
+        self._greet = False
         self._id = 0
-        self._heard = self._said = -float("inf")
+        self._heard = self._said = self._looked = -float("inf")
         self._farewell = False
 
     def request(
@@ -66,7 +90,7 @@ class Requester:
         arrays: Mapping[str, NDArray[Any]] | None = None,
         timeout_s: float | None = None,
     ) -> Message:
-        """Ask, and return the answer. A busy server is asked again until the deadline.
+        """Ask, and return the answer: `submit` and `collect`.
 
         Raises:
             DeadlineExceeded: No answer in time; says who did not answer, what was asked, and what is known of them.
@@ -74,111 +98,216 @@ class Requester:
             MessageError: The request or the answer is malformed or too large.
             EmbodiedError: The error the server answered with, of its own class.
         """
+        id = self.submit(kind, policy=policy, body=body, arrays=arrays, timeout_s=timeout_s)
+        try:
+            return self.collect((id,))
+        finally:
+            self._forget(id)
+
+    def submit(
+        self,
+        kind: str,
+        *,
+        policy: str = "",
+        body: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Ask, and return at once the number under which `collect` gives the answer.
+
+        Raises:
+            Busy: `IN_FLIGHT` requests are neither collected nor cancelled.
+            MessageError: The request is malformed or too large.
+        """
+        if len(self._asked) >= IN_FLIGHT:
+            raise Busy(f"{IN_FLIGHT} requests are in flight", f"{self.server} at {self.address}", "collect some first")
         wait = self.timeout_s if timeout_s is None else timeout_s
-        limit = time.monotonic() + wait
+        now = time.monotonic()
+        id, wait_ms = self._id + 1, max(int(wait * 1000), 1)
+        message = Message(kind, id, self.session, policy, wait_ms, dict(body or {}), dict(arrays or {}))
+        frames = encode(message, self._limits)
+        self._open(now)
+        self._id, self._asked[id] = id, (asked := _Asked(message, wait, now + wait))
+        if self._unsent or not self._send(frames, now):
+            self._unsent[id] = asked
+        return id
+
+    def collect(self, ids: Iterable[int], timeout_s: float | None = None) -> Message:
+        """Wait for the next answer to one of `ids`, in whatever order answers come; its `id` says which.
+
+        Args:
+            ids: What `submit` returned, not collected before.
+            timeout_s: Longest wait here; the requests stay in flight after it. Their own deadlines count always.
+
+        Raises:
+            DeadlineExceeded: No answer in time. `request` names the one whose deadline passed; None at `timeout_s`.
+            EmbodiedError: The error a request was answered with, of its own class; `request` names it.
+            MessageError: An answer is malformed.
+            ValueError: An id is not in flight.
+        """
+        wanted = tuple(ids)
+        if not wanted or not all(id in self._asked for id in wanted):
+            raise ValueError(f"requests {[id for id in wanted if id not in self._asked]} are not in flight")
+        start = now = time.monotonic()
+        first = min(wanted, key=lambda id: self._asked[id].limit)
+        limit = self._asked[first].limit
+        end = limit if timeout_s is None else min(limit, start + timeout_s)
         while True:
-            self._id += 1
-            left = max(limit - time.monotonic(), 0.0)
-            message = Message(
-                kind, self._id, self.session, policy, max(int(left * 1000), 1), dict(body or {}), dict(arrays or {})
-            )
-            answer = self._exchange(message, limit, wait)
-            if answer.kind != "error":
-                return answer
-            error, retry_ms = error_from_body(answer.body), answer.body.get("retry_ms")
-            if not isinstance(error, Busy) or type(retry_ms) is not int:
-                raise error
-            pause = min(max(retry_ms, 1), _MAX_RETRY_MS) / 1000
-            if time.monotonic() + pause >= limit:
-                raise error
-            time.sleep(pause)
+            for id in wanted:
+                if (answer := self._asked[id].answer) is not None:
+                    del self._asked[id]
+                    return self._judge(answer, id)
+            if now >= end:
+                raise self._late(first, now) if now >= limit else self._nothing(wanted, now - start)
+            self._step(end, now)
+            now = time.monotonic()
+
+    def answered(self, id: int) -> bool:
+        """Whether `collect` would return, or raise, at once; takes in what has arrived without waiting."""
+        now = time.monotonic()
+        while self._asked[id].answer is None and self._step(now, now):
+            pass
+        return self._asked[id].answer is not None or now >= self._asked[id].limit
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        """Give requests up: they are not sent again, and their answers are dropped."""
+        for id in tuple(ids):
+            self._forget(id)
 
     def tick(self) -> None:
         """Keep the session alive between requests: take in what has arrived, send a heartbeat if one is due."""
-        sock = self._open()
-        self._drain(sock)
-        if time.monotonic() - self._said >= self.heartbeat_s and sock.poll(0, zmq.POLLOUT):
-            self._send(sock, encode(Message("heartbeat", session=self.session), self._limits))
+        now = time.monotonic()
+        self._open(now)
+        for _ in range(_AT_ONCE):
+            if not self._step(now, now):
+                break
+        if now - self._said >= self.heartbeat_s:
+            self._send(encode(Message("heartbeat", session=self.session), self._limits), now)
 
     def close(self) -> None:
-        """Say goodbye if anybody is there, and drop the connection."""
-        if self._socket is not None and self._socket.poll(0, zmq.POLLOUT):
-            self._send(self._socket, encode(Message("bye", session=self.session), self._limits))
-        self._hang_up()
-
-    def _exchange(self, message: Message, limit: float, wait: float) -> Message:
-        frames = encode(message, self._limits)
-        sock = self._open()
-        self._drain(sock)
-        sent = False
-        while (left := limit - time.monotonic()) > 0:
-            if not sent:
-                if not sock.poll(_ms(left), zmq.POLLOUT):
-                    break
-                self._send(sock, frames)
-                sent = True
-            elif sock.poll(_ms(min(left, _LOOK_S)), zmq.POLLIN):
-                answer = self._receive(sock)
-                if answer.id == message.id or (answer.kind == "error" and answer.id == 0):
-                    return answer
-            else:
-                sent = bool(sock.poll(0, zmq.POLLOUT))
-        diagnosis = self._diagnosis(sent)
-        self._hang_up()  # a half-open connection would stay silent for ever; the next request makes a new one
-        raise DeadlineExceeded(
-            f"no answer to {message.kind} within {wait:g} s", f"{self.server} at {self.address}", diagnosis
+        """Say goodbye if anybody is there, and drop the connection and what is in flight."""
+        said = self._connection is not None and self._send(
+            encode(Message("bye", session=self.session), self._limits), time.monotonic()
         )
+        self._asked.clear()
+        self._hang_up(said)
 
-    def _diagnosis(self, connected: bool) -> str:
-        if not connected:
-            gone = "it said goodbye" if self._farewell else "nobody listens there, or its keys differ"
-            return f"{gone}; start it, then ask again"
-        silence = time.monotonic() - self._heard
-        if silence == float("inf"):
-            return "it took the connection and never said a word; look whether that is the right server"
-        return f"it was last heard {silence:.1f} s ago; it is busy or hangs: look at its log, or allow more time"
+    def _step(self, end: float, now: float) -> bool:
+        """Send what is due, then take in one message, waiting until `end` at most; whether one came."""
+        link = self._open(now)
+        end, blocked = min(end, now + _LOOK_S), False
+        if self._unsent:
+            blocked, again = self._send_due(now)
+            end = min(end, again)
+        frames = link.receive(end - now, blocked)
+        if frames is not None:
+            self._take(frames)
+        return frames is not None
 
-    def _open(self) -> zmq.Socket[bytes]:
-        if self._socket is None:
-            self._context = zmq.Context()
-            sock = self._context.socket(zmq.DEALER)
-            sock.sndhwm = sock.rcvhwm = _QUEUE
-            sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
-            sock.immediate = True  # a request to a dead server waits here, not in a queue that outlives its deadline
-            sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
-            self._socket = sock
-            try:
-                addresses.connect(sock, self.address, self._keys)
-            except BaseException:
-                self._hang_up()
-                raise
-        return self._socket
-
-    def _hang_up(self) -> None:
-        if self._context is not None:
-            self._context.destroy()
-        self._context = self._socket = None
-
-    def _send(self, sock: zmq.Socket[bytes], frames: list[Buffer]) -> None:
-        # Frames above pyzmq's copy threshold (64 KiB) are sent from the arrays themselves.
-        sock.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        self._said = time.monotonic()
-
-    def _drain(self, sock: zmq.Socket[bytes]) -> None:
-        for _ in range(2 * _QUEUE):
-            if not sock.poll(0, zmq.POLLIN):
-                return
-            self._receive(sock)
-
-    def _receive(self, sock: zmq.Socket[bytes]) -> Message:
-        frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+    def _take(self, frames: list[Buffer]) -> None:
         try:
-            message = decode([frame.buffer for frame in frames], self._limits)
+            message = decode(frames, self._limits)
         except MessageError as error:
             raise MessageError(error.what, f"answer of {self.server} at {self.address}", error.fix) from None
         self._heard, self._farewell = time.monotonic(), message.kind == "bye"
-        return message
+        id = message.id
+        if id == 0 and message.kind == "error":  # it could not read what it was sent, so not say which either
+            id = next((id for id, asked in self._asked.items() if asked.answer is None), 0)
+        asked = self._asked.get(id)
+        if asked is None or asked.answer is not None:
+            return
+        retry_ms = message.body.get("retry_ms") if message.kind == "error" else None
+        if type(retry_ms) is int and message.body.get("code") == Busy.code:
+            again = self._heard + min(max(retry_ms, 1), _MAX_RETRY_MS) / 1000
+            if again < asked.limit:
+                asked.after = again
+                self._unsent[id] = asked
+                return
+        asked.answer = message
+        self._unsent.pop(id, None)
 
+    def _send_due(self, now: float) -> tuple[bool, float]:
+        """Send again what is due, in order: whether it has to wait for a connection, and when more is due."""
+        again = float("inf")
+        for id, asked in sorted(self._unsent.items()):
+            if asked.limit <= now:
+                del self._unsent[id]
+            elif asked.after > now:
+                again = min(again, asked.after)
+            else:
+                asked.message.deadline_ms = max(int((asked.limit - now) * 1000), 1)
+                if not self._send(encode(asked.message, self._limits), now):
+                    return True, again
+                del self._unsent[id]
+        return False, again
 
-def _ms(seconds: float) -> int:
-    return int(seconds * 1000) + 1
+    def _send(self, frames: list[Buffer], now: float) -> bool:
+        assert self._connection is not None
+        if self._greet and self.greeting is not None:
+            if not self._connection.send(encode(self.greeting, self._limits)):
+                return False
+            self._greet = False
+        if not self._connection.send(frames):
+            return False
+        self._said = now
+        return True
+
+    def _open(self, now: float) -> Connection:
+        """The connection; what was sent over one that broke in the meantime is due again."""
+        if self._connection is None:
+            self._connection, self._looked = Connection(self.address, self._keys, self._limits), now
+        elif now - self._looked >= _LOOK_S:
+            self._looked = now
+            if self._connection.lost():
+                self._due_again()
+        return self._connection
+
+    def _due_again(self) -> None:
+        self._greet = True
+        self._unsent = {id: asked for id, asked in self._asked.items() if asked.answer is None}
+
+    def _hang_up(self, goodbye: bool = False) -> None:
+        if self._connection is not None:
+            self._connection.close(goodbye)
+        self._connection = None
+        self._due_again()
+
+    def _forget(self, id: int) -> None:
+        self._asked.pop(id, None)
+        self._unsent.pop(id, None)
+
+    def _judge(self, answer: Message, id: int) -> Message:
+        if answer.kind != "error":
+            return answer
+        error: EmbodiedError = error_from_body(answer.body)
+        error.request = id
+        raise error
+
+    def _late(self, id: int, now: float) -> DeadlineExceeded:
+        asked, connection = self._asked[id], self._connection
+        error = DeadlineExceeded(
+            f"no answer to {asked.message.kind} within {asked.wait:g} s",
+            f"{self.server} at {self.address}",
+            self._diagnosis(id not in self._unsent, now),
+        )
+        error.request = id
+        self._forget(id)
+        if connection is not None and now - max(self._heard, connection.opened) >= _SILENT_S:
+            self._hang_up()  # a half-open connection would stay silent for ever
+        return error
+
+    def _nothing(self, ids: tuple[int, ...], waited: float) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"no answer to any of {len(ids)} requests within {waited:.3g} s",
+            f"{self.server} at {self.address}",
+            self._diagnosis(ids[0] not in self._unsent, time.monotonic()),
+        )
+
+    def _diagnosis(self, connected: bool, now: float) -> str:
+        if not connected:
+            gone = "it said goodbye" if self._farewell else "nobody listens there, or its keys differ"
+            return f"{gone}; start it, then ask again"
+        silence = now - self._heard
+        if silence == float("inf"):
+            return "it took the connection and never said a word; look whether that is the right server"
+        return f"it was last heard {silence:.1f} s ago; it is busy or hangs: look at its log, or allow more time"

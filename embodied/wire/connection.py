@@ -1,0 +1,92 @@
+"""One connection to one server: a DEALER socket that says when it has to be written again what was asked."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from embodied.wire import addresses
+from embodied.wire.message import Buffer, Limits
+
+_QUEUE = 1000
+_GOODBYE_MS = 200  # how long a last message may take to leave
+_SETTLE_S = 0.005
+
+
+class Connection:
+    """Opens at construction, and joins again by itself when the server comes back. Not thread-safe.
+
+    Args:
+        address: `tcp://host:port` or `ipc://path`.
+        keys: Folder of CURVE keys, see `embodied.wire.addresses`.
+        limits: What is taken.
+
+    Attributes:
+        opened: When it was made, seconds of `time.monotonic`.
+
+    Raises:
+        UserError: The address is malformed, without its folder, or beyond this machine without keys.
+    """
+
+    def __init__(self, address: str, keys: Path | None, limits: Limits) -> None:
+        self.opened = time.monotonic()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        sock = self._socket = self._context.socket(zmq.DEALER)
+        sock.sndhwm = sock.rcvhwm = _QUEUE
+        sock.maxmsgsize = max(limits.frame_bytes, limits.header_bytes)
+        sock.immediate = True  # what is for a dead server waits at its sender, not in a queue that outlives a deadline
+        sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
+        sock.tcp_keepalive, sock.tcp_keepalive_idle = 1, 5  # a machine that lost its power never says goodbye
+        sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 5
+        self._wait_ms = -1
+        try:
+            self._events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            addresses.connect(sock, address, keys)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(sock, zmq.POLLIN | zmq.POLLOUT)
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Send a message, copied; false where nobody is connected, or too much waits to be sent."""
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, wait_s: float, writable: bool = False) -> list[Buffer] | None:
+        """The next message, or None after `wait_s`, or, with `writable`, as soon as something can be sent."""
+        wait_ms = int(wait_s * 1000) + 1 if wait_s > 0 else 0
+        if writable:
+            if not dict(self._poller.poll(wait_ms)).get(self._socket, 0) & zmq.POLLIN:
+                return None
+            wait_ms = 0
+        if wait_ms != self._wait_ms:
+            self._socket.setsockopt(zmq.RCVTIMEO, wait_ms)
+            self._wait_ms = wait_ms
+        try:
+            return [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+        except zmq.Again:
+            return None
+
+    def lost(self) -> bool:
+        """Whether it broke since this was last asked, though it may have been joined again."""
+        broke = False
+        while True:
+            try:
+                self._events.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            broke = True
+        if broke:
+            time.sleep(_SETTLE_S)  # the news comes a moment before the socket stops taking messages for the dead
+        return broke
+
+    def close(self, goodbye: bool = False) -> None:
+        """Drop it; with `goodbye` what was just sent gets a moment to leave."""
+        self._socket.disable_monitor()
+        self._events.close(0)
+        self._context.destroy(linger=_GOODBYE_MS if goodbye else 0)
