@@ -14,6 +14,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from embodied.serving.host import PolicyHost
 from embodied.serving.station import Reply, ServerStation
 from embodied.wire import addresses
+from embodied.wire.keys import AllowList, doorman
 from embodied.wire.message import LIMITS, Limits
 
 _QUEUE = 1000
@@ -58,9 +59,7 @@ class PolicyServer:
         self._context = zmq.Context()
         try:
             if self._keys is not None:
-                self._doorman = ThreadAuthenticator(self._context)
-                self._doorman.start()
-                self._doorman.configure_curve(location=str(self._keys))
+                self._doorman = doorman(self._context, AllowList(self._keys))
             sock = self._context.socket(zmq.ROUTER)
             sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses its own answers, nobody else's
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)

@@ -1,23 +1,25 @@
 """Where stations listen: `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
-Whoever listens or calls beyond this machine needs CURVE keys, a folder as `create_keys` makes it: `server.key` and
-`server.key_secret`, `client.key` and `client.key_secret`, in the files of `zmq.auth`. Every `*.key` in the server's
-folder is let in.
+Whoever listens or calls beyond this machine needs CURVE keys: folders as `embodied keys` makes them, see
+`embodied.wire.key_files`. On this machine they may be used. Without them an `ipc` address is open to the user who
+listens there and to nobody else, a loopback `tcp` address to every user and every program of this machine.
 """
 
 import errno
 import ipaddress
 import os
 import re
+import shutil
 import socket
 import stat
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import zmq
-import zmq.auth
 
 from embodied.errors import InfrastructureError, UserError
+from embodied.wire.key_files import ROLES, add_client, create_server, private, read_pair, read_public
+from embodied.wire.keys import DOMAIN
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
@@ -56,7 +58,8 @@ def is_local(address: str) -> bool:
 def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> str:
     """Listen on `address`; returns it with the port that port 0 found.
 
-    With `keys`, an authenticator must run on the socket's context (`zmq.auth.thread.ThreadAuthenticator`).
+    With `keys`, `embodied.wire.keys.doorman` must run on the socket's context; without it nobody is let in. The file
+    of an `ipc` address is for its owner only.
 
     Raises:
         UserError: The address is malformed, in use, not of this machine, without its folder, or open to others
@@ -68,15 +71,20 @@ def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> str
             "others could reach this address, and no keys are given", address, "use 127.0.0.1, or give keys"
         )
     if keys is not None:
-        sock.curve_publickey, sock.curve_secretkey = _pair(keys / "server.key_secret")
+        sock.curve_publickey, sock.curve_secretkey = read_pair(keys / "server.key_secret")
         sock.curve_server = True
+        sock.zap_domain = DOMAIN.encode()
+        sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     if address.startswith("ipc://"):
         _clear_path(address)
     _prepare(sock, address)
     try:
-        sock.bind(_numeric(address))
+        with private() if address.startswith("ipc://") else nullcontext():
+            sock.bind(_numeric(address))
     except zmq.ZMQError as error:
         raise _bind_error(error, address) from None
+    if address.startswith("ipc://"):
+        Path(address.removeprefix("ipc://")).chmod(0o600)
     return sock.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
@@ -99,8 +107,8 @@ def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> 
     """
     check_call(address, keys)
     if keys is not None:
-        sock.curve_publickey, sock.curve_secretkey = _pair(keys / "client.key_secret")
-        sock.curve_serverkey = _public(keys / "server.key")
+        sock.curve_publickey, sock.curve_secretkey = read_pair(keys / "client.key_secret")
+        sock.curve_serverkey = read_public(keys / "server.key")
     _prepare(sock, address)
     try:
         sock.connect(_numeric(address))
@@ -109,17 +117,17 @@ def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> 
 
 
 def create_keys(folder: Path) -> None:
-    """Make the keys of one server and one client in `folder`, secrets readable by their owner only."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("server", "client"):
-        if (folder / f"{name}.key_secret").exists():
-            raise UserError("keys exist already", str(folder / f"{name}.key_secret"), "choose another folder")
-    mask = os.umask(0o077)
-    try:
-        for name in ("server", "client"):
-            zmq.auth.create_certificates(folder, name)
-    finally:
-        os.umask(mask)
+    """Make the keys of a server and of one client with every role in one folder, for two processes of one machine.
+
+    Raises:
+        UserError: There are keys in the folder.
+    """
+    create_server(folder)
+    carried = add_client(folder, "client", ROLES)
+    assert carried is not None
+    for name in ("client.key", "client.key_secret"):
+        (carried / name).replace(folder / name)
+    shutil.rmtree(carried.parent)
 
 
 def _prepare(sock: zmq.Socket[bytes], address: str) -> None:
@@ -130,26 +138,6 @@ def _prepare(sock: zmq.Socket[bytes], address: str) -> None:
 
 def _numeric(address: str) -> str:
     return address.replace("//localhost:", "//127.0.0.1:")
-
-
-def _pair(path: Path) -> tuple[bytes, bytes]:
-    public, secret = _load(path)
-    if secret is None:
-        raise UserError("a key file without its secret half", str(path), "copy the .key_secret file")
-    return public, secret
-
-
-def _public(path: Path) -> bytes:
-    return _load(path)[0]
-
-
-def _load(path: Path) -> tuple[bytes, bytes | None]:
-    try:
-        return zmq.auth.load_certificate(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read a key: {error}", str(path), "make keys with embodied.wire.addresses.create_keys"
-        ) from None
 
 
 def _check_folder(address: str) -> None:

@@ -16,6 +16,7 @@ from embodied.errors import DeadlineExceeded, EmbodiedError, InfrastructureError
 from embodied.spec import BodySpec
 from embodied.wire import addresses
 from embodied.wire.codecs import error_from_body
+from embodied.wire.keys import AllowList, doorman
 from embodied.wire.message import LIMITS, Buffer, Message, decode, encode
 from simulators.remote.spawn import Spawner
 from simulators.worker.process import ALIVE_MS, DEAD_MS
@@ -93,9 +94,7 @@ class Hub:
         self._doorman: ThreadAuthenticator | None = None
         try:
             if keys is not None:
-                self._doorman = ThreadAuthenticator(self._context)
-                self._doorman.start()
-                self._doorman.configure_curve(location=str(keys))
+                self._doorman = doorman(self._context, AllowList(keys))
             self._socket = self._context.socket(zmq.ROUTER)
             self._socket.sndhwm = self._socket.rcvhwm = _QUEUE
             self._socket.maxmsgsize = max(LIMITS.frame_bytes, LIMITS.header_bytes)

@@ -7,6 +7,7 @@ import zmq
 from embodied.errors import UserError
 from embodied.wire import addresses
 from embodied.wire.endpoint import Requester
+from embodied.wire.key_files import ROLES, list_clients
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     stale.bind(str(tmp_path / "socket"))
     stale.close()
     assert addresses.bind(router, f"ipc://{tmp_path}/socket") == f"ipc://{tmp_path}/socket"
+    assert (tmp_path / "socket").stat().st_mode & 0o777 == 0o600
     with (
         zmq.Context() as context,
         context.socket(zmq.ROUTER) as second,
@@ -87,13 +89,14 @@ def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
 
 
 def test_keys(router: zmq.Socket[bytes], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="create_keys"):
+    with pytest.raises(UserError, match="embodied keys create"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
     addresses.create_keys(tmp_path)
     with pytest.raises(UserError, match="keys exist"):
         addresses.create_keys(tmp_path)
     for name in ("server", "client"):
         assert (tmp_path / f"{name}.key_secret").stat().st_mode & 0o077 == 0
+    assert [client.roles for client in list_clients(tmp_path)] == [frozenset(ROLES)]
     (tmp_path / "server.key_secret").write_text((tmp_path / "server.key").read_text())
     with pytest.raises(UserError, match="secret half"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
