@@ -27,6 +27,9 @@ from embodied.errors import ConfigError, DataError, SpecMismatch, nearest
 from embodied.spec import AgentSpec, PolicySpec, Stream
 from embodied.wire.source import Source, check_whole, sources_of
 
+FIELDS = ("name", "streams", "actions", "groot")
+"""Of a config; `groot` is for `embodied.wire.groot_keys`."""
+
 _FOLDER = Path(__file__).parent.parent / "configs" / "embodiment"
 
 
@@ -173,12 +176,11 @@ def _fields(config: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | N
     """Name, `streams` and `actions` of a config, of their types."""
     data = read_config(config)
     name = str(data.get("name", "embodiment"))
-    known = ("name", "streams", "actions")
     for key in data:
-        if key not in known:
-            raise ConfigError(f"unknown field {key}", f"embodiment {name}", nearest(key, known))
+        if key not in FIELDS:
+            raise ConfigError(f"unknown field {key}", f"embodiment {name}", nearest(key, FIELDS))
     parts = (data.get("streams"), data.get("actions"))
-    for key, value in zip(known[1:], parts, strict=True):
+    for key, value in zip(FIELDS[1:3], parts, strict=True):
         if value is not None and (not isinstance(value, Mapping) or not value):
             raise ConfigError(f"{key} is no mapping", f"embodiment {name}", "see configs/embodiment, or leave it out")
     return name, *parts

@@ -1,5 +1,6 @@
 """GR00T's messages: what numpy and msgpack make of them, and what must never be made of them."""
 
+import contextlib
 import io
 import json
 import os
@@ -174,7 +175,5 @@ def test_altered_messages_are_read_or_refused(data: st.DataObject) -> None:
     message = bytearray(pack(request("get_action", {"observation": {"state": {"a": np.ones((1, 1, 4), np.float32)}}})))
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(MessageError):
         read_request(bytes(message))
-    except MessageError:
-        pass
