@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError, WeightsRefused
+from embodied.weights.examine import each, examine
 
 DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
@@ -34,7 +34,6 @@ _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TENSOR_HASH = re.compile(r"[0-9a-f]{32}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"(0|[1-9][0-9]{0,15})-([0-9a-f]{12})")
-_BLOCK = 2**20
 _AGAIN = "send the whole version again; the version served so far stays"
 _RESEND = "send the dictionary that Manifest.to_dict makes"
 
@@ -73,6 +72,18 @@ class Tensor(NamedTuple):
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Verified(dict[str, NDArray[Any]]):
+    """Arrays that `Manifest.verify` has checked and that nobody has changed since.
+
+    Attributes:
+        hash: Content hash of the manifest they were checked against.
+    """
+
+    def __init__(self, tensors: Mapping[str, NDArray[Any]], hash: str) -> None:
+        super().__init__(tensors)
+        self.hash = hash
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ class Manifest:
             WeightsRefused: A tensor is not finite or of a dtype outside `DTYPES`; names it.
             MessageError: The policy's name, the number or a tensor's name is not allowed.
         """
-        listed = {}
+        where = f"version {number} of policy {policy}"
         for name, array in tensors.items():
             if array.dtype.name not in DTYPES:
                 raise WeightsRefused(
@@ -139,8 +150,15 @@ class Manifest:
                     f"policy {policy}",
                     f"publish one of {', '.join(DTYPES)}",
                 )
-            _check_finite(name, array, f"version {number} of policy {policy}", "restore the last good checkpoint")
-            listed[name] = Tensor(array.shape, array.dtype.name, tensor_hash(array))
+
+        def listing(item: tuple[str, NDArray[Any]]) -> Tensor:
+            name, array = item
+            flaw, digest = examine(array)
+            if flaw:
+                raise WeightsRefused(f"tensor {name} holds {flaw}", where, "restore the last good checkpoint")
+            return Tensor(array.shape, array.dtype.name, digest)
+
+        listed = dict(zip(tensors, each(listing, tensors.items(), tensors.values()), strict=True))
         made = cls(policy, number, content_hash(listed), listed, json.loads(json.dumps(spec)), parent, time.time())
         return cls.from_dict(made.to_dict())
 
@@ -190,8 +208,13 @@ class Manifest:
         _require(given == content_hash(tensors), "content hash that is not the hash of the tensors listed")
         return cls(policy, number, given, tensors, spec, parent, float(created))
 
-    def verify(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+    def verify(self, tensors: Mapping[str, NDArray[Any]], into: Mapping[str, NDArray[Any]] | None = None) -> Verified:
         """Check arrays that arrived against this manifest; return only if every one is what was published.
+
+        Args:
+            tensors: What arrived.
+            into: Contiguous arrays like those of the manifest. Then every block is first copied there and the copy is
+                checked and returned: for tensors that somebody else could change meanwhile.
 
         Raises:
             WeightsRefused: Names the version, the first tensor that differs, and what differs: missing, extra, shape,
@@ -203,15 +226,22 @@ class Manifest:
             raise _refused(f"{_count(missing)} missing", where)
         if extra:
             raise _refused(f"{_count(extra)} not in the manifest", where)
-        for name, wanted in self.tensors.items():
+
+        def check(item: tuple[str, Tensor]) -> None:
+            name, wanted = item
             array = tensors[name]
             if array.shape != wanted.shape:
                 raise _refused(f"tensor {name} has shape {array.shape}, published as {wanted.shape}", where)
             if array.dtype.name != wanted.dtype:
                 raise _refused(f"tensor {name} has dtype {array.dtype.name}, published as {wanted.dtype}", where)
-            _check_finite(name, array, where, _AGAIN)
-            if tensor_hash(array) != wanted.hash:
+            flaw, digest = examine(array, None if into is None else into[name])
+            if flaw:
+                raise _refused(f"tensor {name} holds {flaw}", where)
+            if digest != wanted.hash:
                 raise _refused(f"tensor {name} has other content than was published", where)
+
+        each(check, self.tensors.items(), tensors.values())
+        return Verified(tensors if into is None else into, self.hash)
 
 
 def check_policy_name(name: Any) -> None:
@@ -219,29 +249,10 @@ def check_policy_name(name: Any) -> None:
     _require(isinstance(name, str) and _POLICY.fullmatch(name), f"policy name {str(name)[:80]!r}")
 
 
-def tensor_hash(array: NDArray[Any]) -> str:
-    """xxh3-128 hex digest of the array's C-order little-endian bytes; shape and dtype are not part of it."""
-    return xxhash.xxh3_128_hexdigest(little_endian(array).reshape(-1).view(np.uint8).data)
-
-
-def little_endian(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself, or a copy in C order and little-endian; unlike `ascontiguousarray`, 0-d stays 0-d."""
-    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
-
-
 def content_hash(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 hex digest over the sorted (name, shape, dtype, hash)."""
     rows = [[name, list(t.shape), t.dtype, t.hash] for name, t in sorted(tensors.items())]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def _check_finite(name: str, array: NDArray[Any], where: str, fix: str) -> None:
-    if array.dtype.kind != "f":
-        return
-    flat = array.ravel(order="K")
-    for start in range(0, flat.size, _BLOCK):
-        if not np.isfinite(flat[start : start + _BLOCK]).all():
-            raise WeightsRefused(f"tensor {name} holds numbers that are not finite", where, fix)
 
 
 def _refused(what: str, where: str) -> WeightsRefused:

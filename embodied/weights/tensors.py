@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, UserError
 from embodied.files import write_new
-from embodied.weights.manifest import little_endian
+from embodied.weights.examine import little_endian
 
 HEADER_LIMIT = 100 * 2**20
 

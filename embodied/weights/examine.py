@@ -1,0 +1,58 @@
+"""One pass over an array's bytes: their hash, and whether its numbers are good."""
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+_BLOCK = 2**20  # bytes: hashed and looked through while they are in the cache
+_THREADS, _WORTH = 2, 2**25  # from so many bytes on, arrays are looked through in two threads
+
+T, R = TypeVar("T"), TypeVar("R")
+
+
+def each(task: Callable[[T], R], items: Iterable[T], arrays: Iterable[NDArray[Any]]) -> list[R]:
+    """`task` of every item, in two threads where there is much to do; raises what the first of them raises."""
+    if sum(array.nbytes for array in arrays) < _WORTH:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(task, items))
+
+
+def examine(array: NDArray[Any], into: NDArray[Any] | None = None) -> tuple[str, str]:
+    """What is wrong with the numbers, or nothing, and their hash, in one pass; of the copy where there is an `into`."""
+    data = little_endian(array).reshape(-1).view(np.uint8)
+    copy = None if into is None else into.reshape(-1).view(np.uint8)
+    dtype, digest = array.dtype.newbyteorder("<"), xxhash.xxh3_128()
+    for start in range(0, data.size, _BLOCK):
+        block = data[start : start + _BLOCK]
+        if copy is not None:
+            np.copyto(copy[start : start + _BLOCK], block)
+            block = copy[start : start + _BLOCK]
+        digest.update(block.data)
+        flaw = _flaw(block, dtype)
+        if flaw:
+            return flaw, ""
+    return "", digest.hexdigest()
+
+
+def little_endian(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself, or a copy in C order and little-endian; unlike `ascontiguousarray`, 0-d stays 0-d."""
+    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+
+
+def _flaw(block: NDArray[np.uint8], dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "b":
+        return "bytes that are no bool" if block.max() > 1 else ""
+    if dtype.kind != "f":
+        return ""
+    numbers = block.view(dtype)
+    if dtype.itemsize > 2:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if math.isfinite(np.add.reduce(numbers)):  # much faster; a sum over inf or nan never is
+                return ""
+    return "" if np.isfinite(numbers).all() else "numbers that are not finite"
