@@ -49,6 +49,16 @@ def disk_errors(where: Path | str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def private() -> Iterator[None]:
+    """Files made within are readable by their owner only, from their first byte; the mask is the whole process's."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+
+
 def fsync_dir(path: Path) -> None:
     """Make renames and new names in a directory survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -18,7 +18,8 @@ from pathlib import Path
 import zmq
 
 from embodied.errors import InfrastructureError, UserError
-from embodied.wire.key_files import ROLES, add_client, create_server, private, read_pair, read_public
+from embodied.files import private
+from embodied.wire.key_files import ROLES, add_client, create_server, read_pair, read_public
 from embodied.wire.keys import DOMAIN
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")

@@ -7,10 +7,8 @@ made to be carried to that client's machine: `client.key`, `client.key_secret`, 
 readable by their owner only. The files of keys are those of `zmq.auth`.
 """
 
-import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ import zmq
 from zmq.utils import z85
 
 from embodied.errors import CorruptFile, UserError, nearest
-from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, read_bytes, remove, write_bytes
+from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, private, read_bytes, remove, write_bytes
 
 ACT, PUSH, ADMINISTER = "act", "push", "administer"
 ROLES = (ACT, PUSH, ADMINISTER)
@@ -184,16 +182,6 @@ def read_pair(path: Path) -> tuple[bytes, bytes]:
 def read_public(path: Path) -> bytes:
     """The key of a `.key` file; raises `UserError` if it cannot be read."""
     return _read(path)[0]
-
-
-@contextmanager
-def private() -> Iterator[None]:
-    """Files made within are readable by their owner only, from their first byte; the mask is the whole process's."""
-    mask = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(mask)
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
