@@ -21,10 +21,9 @@ def main(arguments: Sequence[str]) -> int:
     if show_help(arguments, HELP, "serve"):
         return 0
     config = compose_config("serve", arguments)
-    from embodied.runtime.evaluation import ServeSettings, host_of
+    from embodied.runtime.serve_settings import ServeSettings
+    from embodied.runtime.serving import run_server
     from embodied.runtime.settings import typed
-    from embodied.serving.server import serve
 
-    settings = typed(ServeSettings, config)
-    serve(host_of(settings), settings.address, keys=settings.keys)
+    run_server(typed(ServeSettings, config))
     return 0

@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from embodied.data import Outcome
 from embodied.errors import UserError
 from embodied.monitor.stats import wilson
 from embodied.rollout.play import by_policy, play
-from embodied.runtime.parts import make_body, make_client, make_policy
+from embodied.runtime.parts import make_body, make_client
+from embodied.runtime.published import load_policy
 from embodied.runtime.run_folder import resolve
-from embodied.runtime.settings import Serve, Settings, check_seed, require, saved_config, typed
-from embodied.serving.host import PolicyHost
-from embodied.weights.manifest import Manifest, Version
+from embodied.runtime.settings import Serve, check_seed, require
+from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
-from policies.base import Policy
 
 
 @dataclass
@@ -37,45 +35,6 @@ class EvalSettings:
     def __post_init__(self) -> None:
         require(1 <= self.episodes <= 65536, "episodes", self.episodes, "choose 1 to 65536")
         check_seed(self.seed, "seed")
-
-
-@dataclass
-class ServeSettings:
-    """run: the run whose policy answers; null for an untrained `policy` for `task`, to be filled by pushes. version:
-    `latest` or a number. address: where to listen; beyond loopback `keys`, a folder of CURVE keys, is needed."""
-
-    task: dict[str, Any]
-    body: dict[str, Any]
-    policy: dict[str, Any]
-    run: str | None = "latest"
-    runs: str = "runs"
-    version: str = "latest"
-    address: str = "ipc:///tmp/embodied-policy"
-    keys: str | None = None
-
-
-def load_policy(run: str, runs: str, version: str) -> tuple[Settings, Policy, Manifest, dict[str, Any]]:
-    """A run's settings, its policy as configured, and one verified version of its weights.
-
-    Raises:
-        UserError: There is no such run or version.
-        CorruptFile: What is stored of it is damaged.
-    """
-    folder = resolve(run, Path(runs))
-    settings = typed(Settings, saved_config(folder))
-    torch.set_num_threads(settings.runtime.threads)
-    body = make_body(settings.task, settings.body, 1, settings.seed)
-    policy = make_policy(settings.policy, body.spec, settings.seed)
-    body.close()
-    number = version if version == "latest" else whole_number(version, "version")
-    manifest, tensors = Registry(folder / "weights").read(policy.spec.name, number)
-    return settings, policy, manifest, tensors
-
-
-def whole_number(text: str, key: str) -> int:
-    """An integer written by a user."""
-    require(text.isdecimal(), key, text, "give a whole number")
-    return int(text)
 
 
 def evaluate(settings: EvalSettings) -> dict[str, Any]:
@@ -131,17 +90,3 @@ def _check_served(served: Version, settings: EvalSettings) -> None:
 def digest(actions: np.ndarray) -> str:
     """Sixteen hex digits of the bytes of actions."""
     return hashlib.sha256(np.ascontiguousarray(actions).tobytes()).hexdigest()[:16]
-
-
-def host_of(settings: ServeSettings) -> PolicyHost:
-    """A host that serves one version of a run's policy, or a policy that waits for its first push."""
-    if settings.run is None:
-        torch.set_num_threads(1)
-        body = make_body(settings.task, settings.body, 1, seed=0)
-        policy = make_policy(settings.policy, body.spec, seed=0)
-        body.close()
-        return PolicyHost(policy)
-    _, policy, manifest, tensors = load_policy(settings.run, settings.runs, settings.version)
-    host = PolicyHost(policy)
-    host.switch(manifest, tensors)
-    return host

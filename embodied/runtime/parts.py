@@ -9,7 +9,7 @@ from embodied.runtime.build import build, require_parts
 from embodied.runtime.checkpoint import check_spec
 from embodied.runtime.settings import Serve
 from embodied.serving.host import PolicyHost
-from embodied.spec import BodySpec
+from embodied.spec import AgentSpec, BodySpec
 from embodied.weights.manifest import check_policy_name
 from policies.base import Policy
 
@@ -27,17 +27,27 @@ def make_policy(config: dict[str, Any], body: BodySpec, seed: int, agent: str = 
     """A policy for one agent of a body, randomly initialised from `seed`.
 
     Raises:
-        ConfigError: It is no policy, or its name is none that its versions could be kept under.
+        ConfigError: As `build_policy`.
         SpecMismatch: It cannot drive that agent.
     """
-    policy: Policy = build(config, "policy", body.agents[agent], seed=seed)
+    policy = build_policy(config, body.agents[agent], seed)
+    policy.spec.check_body(body, agent)
+    return policy
+
+
+def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int) -> Policy:
+    """A policy of an agent's streams, randomly initialised from `seed`.
+
+    Raises:
+        ConfigError: It is no policy, or its name is none that its versions could be kept under.
+    """
+    policy: Policy = build(config, "policy", agent, seed=seed)
     require_parts(policy, config, "policy", "spec", "act", "load")
     try:
         check_policy_name(policy.spec.name)
     except MessageError:
         fix = "use at most 64 letters, digits, dots, dashes and underscores"
         raise ConfigError(f"a policy cannot be named {policy.spec.name!r}", "policy.name", fix) from None
-    policy.spec.check_body(body, agent)
     return policy
 
 

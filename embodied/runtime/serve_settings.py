@@ -1,0 +1,69 @@
+"""What `embodied serve` takes."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from embodied.errors import ConfigError
+from embodied.runtime.settings import require
+
+
+@dataclass
+class ServeSettings:
+    """Which policies answer, where, and to whom.
+
+    Attributes:
+        run: The run whose policy answers, following its registry; null for an untrained `policy` for `task`, to be
+            filled by pushes.
+        version: `latest`, which follows pins and rollbacks, or a number, which stays.
+        policies: Name to run, to serve several; instead of `run`.
+        upstream: A server to follow, from which versions are fetched; instead of `run`.
+        weights: Folder where pushed or fetched versions are kept; null keeps pushed ones in memory only.
+        bandwidth_mbit: Most megabits per second to take from upstream; 0 for no limit.
+        name: What an edge calls itself to its upstream; null is the machine's name.
+        address: Where to listen. Beyond loopback `keys` is needed.
+        keys: Folder of `embodied keys`. With a signing key in it, only signed versions are served.
+        http: `host:port` of /healthz, /metrics and /status; null for none.
+        openpi, groot: `host:port` where openpi's and GR00T's clients are answered; null for none.
+        embodiment: What their keys mean; `configs/embodiment`.
+        api_key: What their clients must send; needed beyond loopback. `env:NAME` reads it from the environment.
+        max_wait_ms: Longest wait for other clients' requests, milliseconds.
+        max_rows: Rows of one batch.
+        max_requests: Requests that wait at most, per policy.
+    """
+
+    task: dict[str, Any]
+    body: dict[str, Any]
+    policy: dict[str, Any]
+    embodiment: dict[str, Any] = field(default_factory=dict)
+    run: str | None = "latest"
+    runs: str = "runs"
+    version: str = "latest"
+    policies: dict[str, str] | None = None
+    upstream: str | None = None
+    weights: str | None = None
+    bandwidth_mbit: float = 0.0
+    name: str | None = None
+    address: str = "ipc:///tmp/embodied-policy"
+    keys: str | None = None
+    http: str | None = None
+    openpi: str | None = None
+    groot: str | None = None
+    api_key: str | None = None
+    max_wait_ms: float = 2.0
+    max_rows: int = 1024
+    max_requests: int = 256
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.bandwidth_mbit >= 0, "bandwidth_mbit", self.bandwidth_mbit, "choose 0 (no limit) or more")
+        require(0 <= self.max_wait_ms <= 1000, "max_wait_ms", self.max_wait_ms, "choose 0 to 1000 milliseconds")
+        require(1 <= self.max_rows <= 65536, "max_rows", self.max_rows, "choose 1 to 65536")
+        require(1 <= self.max_requests <= 65536, "max_requests", self.max_requests, "choose 1 to 65536")
+        require(1 <= self.threads <= 1024, "threads", self.threads, "choose 1 to 1024")
+        if self.upstream is not None and self.policies is not None:
+            raise ConfigError("a server follows upstream or serves runs", "policies", "give one of the two")
+        if self.upstream is not None and self.weights is None:
+            raise ConfigError("an edge keeps what it fetches", "weights", "give weights=FOLDER")
+        if not math.isfinite(self.bandwidth_mbit):
+            raise ConfigError("bandwidth_mbit is not finite", "bandwidth_mbit", "choose 0 for no limit")
