@@ -56,18 +56,21 @@ def is_local(address: str) -> bool:
         return False
 
 
-def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> str:
+def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarded: bool = False) -> str:
     """Listen on `address`; returns it with the port that port 0 found.
 
     With `keys`, `embodied.wire.keys.doorman` must run on the socket's context; without it nobody is let in. The file
     of an `ipc` address is for its owner only.
+
+    Args:
+        guarded: Whoever listens asks for a token of its own, so no keys are needed.
 
     Raises:
         UserError: The address is malformed, in use, not of this machine, without its folder, or open to others
             without keys.
     """
     check(address)
-    if not is_local(address) and keys is None:
+    if not (is_local(address) or guarded or keys is not None):
         raise UserError(
             "others could reach this address, and no keys are given", address, "use 127.0.0.1, or give keys"
         )
