@@ -64,42 +64,66 @@ def test_unknown_names_get_one_line(tmp_path: Path) -> None:
         registry.read("mpl", "latest")
     with pytest.raises(WeightsRefused, match=r"version 9 of mlp is not kept .*versions kept: 1"):
         registry.read("mlp", 9)
-    with pytest.raises(UserError, match=r"no slot serve.*serving"):
-        registry.point("mlp", "serve", 1)
     with pytest.raises(UserError):
         registry.read("..", "latest")
 
 
-def test_retention_spares_what_slots_name(tmp_path: Path) -> None:
+def test_retention_spares_what_pointers_name(tmp_path: Path) -> None:
     registry = Registry(tmp_path, keep=2)
     publish(registry, 1)
-    registry.point("mlp", "pinned", 1)
-    for value in (2, 3, 4):
+    registry.pin("mlp", 1)
+    publish(registry, 2)
+    publish(registry, 3)
+    registry.pair("mlp", {2: 10, 3: 20, 9: 30})
+    for value in (4, 5, 6):
         publish(registry, value)
-        registry.point("mlp", "serving", "latest")
-    registry.point("mlp", "serving", 3)
-    for value in (5, 6, 7, 8):
-        publish(registry, value)
-    kept = {entry.version.number: entry.slots for entry in registry.ls()}
-    assert kept == {1: ("pinned",), 3: ("serving",), 4: ("previous",), 7: (), 8: ()}
-    registry.point("mlp", "pinned", None)
-    assert publish(registry, 9) == 9
-    assert [entry.version.number for entry in registry.ls()] == [3, 4, 8, 9]
+    assert kept(registry) == {1: "pinned serving", 2: "at 10", 3: "at 20", 5: "", 6: ""}
+    registry.unpin("mlp")
+    registry.pair("mlp", {3: 20})
+    assert publish(registry, 7) == 7
+    assert kept(registry) == {3: "at 20", 6: "", 7: "serving"}
     events = [(event["event"], event["version"].partition("-")[0]) for event in registry.audit()]
-    assert ("publish", "9") in events and ("serve", "3") in events and ("prune", "1") in events
+    assert ("publish", "7") in events and ("pin", "1") in events and ("prune", "1") in events
     with pytest.raises(UserError, match="keep"):
         Registry(tmp_path, keep=0)
 
 
-def test_damaged_slots_stop_pruning_and_are_named(tmp_path: Path) -> None:
+def kept(registry: Registry) -> dict[int, str]:
+    """Version number to what `ls` says of it."""
+    found = {}
+    for entry in registry.ls():
+        words = [name for name in ("pinned", "serving", "held", "signed") if getattr(entry, name)]
+        words += [] if entry.checkpoint is None else [f"at {entry.checkpoint}"]
+        found[entry.version.number] = " ".join(words)
+    return found
+
+
+def test_a_quota_deletes_the_oldest_but_what_is_needed(tmp_path: Path) -> None:
+    size = Registry(tmp_path).size("mlp", Registry(tmp_path).find("mlp", publish(Registry(tmp_path))))
+    registry = Registry(tmp_path, keep=50, quota_bytes=4 * size)
+    for value in (2, 3, 4):
+        publish(registry, value)
+    registry.pair("mlp", {1: 5})
+    registry.pin("mlp", 3)
+    assert list(kept(registry)) == [1, 2, 3, 4]
+    publish(registry, 5)
+    publish(registry, 6)
+    assert list(kept(registry)) == [1, 3, 5, 6]
+    registry = Registry(tmp_path, keep=50, quota_bytes=1)
+    assert publish(registry, 7) == 7, "a quota too small for what must stay stops nothing"
+    assert list(kept(registry)) == [1, 3, 7]
+
+
+def test_damaged_pointers_stop_pruning_and_are_named(tmp_path: Path) -> None:
     registry = Registry(tmp_path, keep=1)
     publish(registry, 1)
-    registry.point("mlp", "pinned", 1)
+    registry.pin("mlp", 1)
     (tmp_path / "slots.json").write_text("{")
     assert [publish(registry, 2), publish(registry, 3)] == [2, 3]
     assert registry.find("mlp", 1) and registry.audit()[-1]["event"] == "not_pruned"
-    with pytest.raises(CorruptFile, match=r"slots\.json.*delete it"):
-        registry.slots()
+    for ask in (registry.pointers, registry.wanted, registry.held, registry.unpin, registry.resume):
+        with pytest.raises(CorruptFile, match=r"slots\.json.*delete it"):
+            ask("mlp")
 
 
 def test_a_torn_audit_line_is_left_out_and_closed(tmp_path: Path) -> None:
@@ -218,7 +242,7 @@ def work(folder: Path) -> None:
     manifest = registry.publish("mlp", number, content, SPEC)
     with (folder / "published").open("a") as file:
         file.write(f"{manifest.label}\n")
-    registry.point("mlp", "serving", number)
+    registry.pin("mlp", number)
 
 
 def check(folder: Path, outcome: str) -> None:
@@ -239,8 +263,8 @@ def check(folder: Path, outcome: str) -> None:
     last = Version.parse(published[-1]) if published else Version(0, "")
     newer = [label for label in on_disk if Version.parse(label).number > last.number]
     assert not published or last.label in on_disk or len(newer) >= 2, "what was published is gone"
-    for version in registry.slots().get("mlp", {}).values():
-        registry.read("mlp", version.number)
+    for version in registry.pointers("mlp").named:
+        registry.read("mlp", version.label)
     registry.audit()
     assert registry.reserve("mlp") > max(reserved, default=0)
     assert not list(folder.rglob(f"{TEMPORARY}*"))

@@ -1,0 +1,47 @@
+"""What happened to a registry's versions: `audit.jsonl`, one JSON object a line, only ever appended to."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from embodied.files import append_line
+from embodied.weights.manifest import Version
+
+NAME = "audit.jsonl"
+
+_TAIL = 16 * 2**20
+
+
+def write_audit(folder: Path, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
+    """Append what happened; the caller holds the registry's lock.
+
+    Args:
+        sync: Whether it survives a power cut once this returns; it survives `kill -9` in any case.
+
+    Raises:
+        InfrastructureError: No disk space.
+    """
+    label = version.label if version else ""
+    line = {"time": time.time(), "event": event, "policy": policy, "version": label, "pid": os.getpid(), **more}
+    append_line(folder / NAME, json.dumps(line), sync)
+
+
+def read_audit(folder: Path) -> list[dict[str, Any]]:
+    """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+    path = folder / NAME
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+        lines = file.read(_TAIL).split(b"\n")
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events

@@ -1,0 +1,227 @@
+"""Moving the pointers of a registry: pin, roll back, resume; from any process of the machine, one at a time.
+
+A pointer's line in the audit is written before the pointer moves, so every move has its line; a line without its move
+is left only by a writer that was killed, or whose disk was full, in between.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from embodied.errors import UserError
+from embodied.files import Lock, clean_temporaries, disk_errors
+from embodied.weights.audit import read_audit, write_audit
+from embodied.weights.manifest import Version
+from embodied.weights.pointers import TEXT, Held, PointerFile, Pointers
+from embodied.weights.versions import Trusted, Versions
+
+Revision = tuple[int, ...]
+
+
+class Control(Versions):
+    """Versions and the pointers to those that matter.
+
+    Args:
+        folder, trusted: As for `Versions`.
+        lock_s: Seconds to wait for another writer before an error names it.
+    """
+
+    def __init__(self, folder: Path | str, trusted: Trusted | None = None, lock_s: float = 60.0) -> None:
+        super().__init__(folder, trusted)
+        self._lock_s = lock_s
+        self._pointers = PointerFile(self.folder / "slots.json")
+        self._clean = False
+
+    def pointers(self, policy: str) -> Pointers:
+        """Where a policy's pointers are; `slots.json` is read only if it has changed.
+
+        Raises:
+            CorruptFile: `slots.json` is damaged.
+        """
+        return self._pointers.read().get(policy, Pointers())
+
+    def wanted(self, policy: str) -> Version | None:
+        """The version to be served: the pinned one, else the one rolled back to, else the newest; None for none yet.
+
+        Raises:
+            CorruptFile: `slots.json` is damaged.
+        """
+        pointers = self.pointers(policy)
+        return pointers.pinned or pointers.serving or max(self.versions(policy), default=None)
+
+    def held(self, policy: str) -> Held | None:
+        """The hold on publication, if there is one. Raises as `wanted`."""
+        return self.pointers(policy).held
+
+    def pin(self, policy: str, number: int | str, by: str = "") -> Version:
+        """Serve one version, whatever is published, until `unpin`. Returns it.
+
+        Raises:
+            UserError, WeightsRefused: No such policy or version; names those kept.
+            DeadlineExceeded, CorruptFile, InfrastructureError: As `reserve`; the pointers stay as they were.
+        """
+        with self._locked(f"pin a version of {policy}"):
+            version = self.find(policy, number)
+            self._point("pin", policy, version, by, pinned=version)
+        return version
+
+    def unpin(self, policy: str, by: str = "") -> Version | None:
+        """Let go of the pinned version; returns the one to be served then. Raises as `pin`."""
+        with self._locked(f"unpin {policy}"):
+            self._point("unpin", policy, self.pointers(policy).pinned, by, pinned=None)
+        return self.wanted(policy)
+
+    def rollback(
+        self, policy: str, number: int | str | None = None, by: str = "", note: str = "", request: str = ""
+    ) -> Version:
+        """Serve an older version, and let nobody publish until `resume`. Returns it.
+
+        Args:
+            number: None takes the newest one below that served now which is paired with a checkpoint, else the one
+                kept before that served now.
+            by, note: Who, and why; for those who are held.
+            request: Names this call: the same one made again does nothing, though it named no number.
+
+        Raises:
+            UserError: There is none to go back to, or a version is pinned.
+            WeightsRefused, DeadlineExceeded, CorruptFile, InfrastructureError: As `pin`.
+        """
+        with self._locked(f"roll back {policy}"):
+            newest, pointers = self.find(policy, "latest"), self.pointers(policy)
+            served = pointers.serving or newest
+            if request and pointers.held and pointers.held.request == request:
+                return served
+            if pointers.pinned:
+                what = f"version {pointers.pinned.label} of {policy} is pinned"
+                raise UserError(what, str(self.folder), "unpin it first, or pin another")
+            version = self._earlier(policy, served) if number is None else self.find(policy, number)
+            held = Held(time.time(), by[:TEXT], note[:TEXT], request[:TEXT])
+            self._point("rollback", policy, version, by, note, serving=version, held=held)
+        return version
+
+    def serve(self, policy: str, version: Version, by: str = "") -> None:
+        """Serve a kept version until a newer one is stored, without holding anybody: what an edge does as its upstream
+        goes back.
+
+        Raises:
+            UserError: Publication is held here; that stays.
+            WeightsRefused, DeadlineExceeded, CorruptFile, InfrastructureError: As `pin`.
+        """
+        with self._locked(f"serve a version of {policy}"):
+            self.find(policy, version.label)
+            held = self.held(policy)
+            if held is not None:
+                where = f"policy {policy} in {self.folder}"
+                raise UserError(f"version {version.label} is not served: held {held}", where, "resume it here first")
+            self._point("serve", policy, version, by, serving=version)
+
+    def resume(self, policy: str, restore: bool = False, by: str = "") -> Version | None:
+        """Lift the hold of a rollback; what is served stays until the next version is published. Returns it.
+
+        Args:
+            restore: Keep holding everybody but a learner that has restored the checkpoint paired with what is served,
+                or with the newest version before it.
+
+        Raises:
+            UserError: No checkpoint is paired with such a version, or nothing is held.
+            DeadlineExceeded, CorruptFile, InfrastructureError: As `reserve`; the hold stays as it was.
+        """
+        with self._locked(f"resume {policy}"):
+            pointers, held = self.pointers(policy), None
+            if restore:
+                where = f"policy {policy} in {self.folder}"
+                if pointers.held is None:
+                    raise UserError("nothing is held, so nothing is to be restored", where, "roll back first")
+                if self.restorable(policy) is None:
+                    what = "no checkpoint is paired with the version served or an older one"
+                    raise UserError(what, where, "roll back to another version, or resume without restore=true")
+                held = replace(pointers.held, restore=True)
+            self._point("resume", policy, pointers.serving, by, restore=restore, held=held)
+        return self.wanted(policy)
+
+    def restorable(self, policy: str) -> tuple[Version, int] | None:
+        """The newest version up to that rolled back to with a checkpoint, and the checkpoint's step. Raises as
+        `wanted`."""
+        pointers = self.pointers(policy)
+        served = pointers.serving or max(self.versions(policy), default=Version(0, ""))
+        return max(((v, step) for v, step in pointers.paired.items() if v.number <= served.number), default=None)
+
+    def pair(self, policy: str, paired: Mapping[int, int]) -> None:
+        """Say which versions have a checkpoint, by number, with its step; all others have none any more.
+
+        Numbers of versions that are not kept are left out. Raises as `reserve`.
+        """
+        with self._locked(f"pair versions of {policy} with checkpoints"):
+            known = {v: paired[v.number] for v in self.versions(policy) if v.number in paired}
+            table = self._pointers.read()
+            mine = table.get(policy, Pointers())
+            if mine.paired != known:
+                self._pointers.write({**table, policy: replace(mine, paired=known)})
+
+    def revision(self, policy: str) -> Revision:
+        """Changes with the pointers and with the policy's versions; two looks at the disk, nothing is read.
+
+        Two changes within the resolution of the file system's clock may look like one: look once more later.
+        """
+        try:
+            stat = (self.folder / policy).stat()
+            versions = (stat.st_mtime_ns, stat.st_ino)
+        except OSError:
+            versions = (0, 0)
+        return *self._pointers.stamp(), *versions
+
+    def record(self, event: str, policy: str, version: Version | None, **more: Any) -> None:
+        """Add a line to the audit, such as a server's switch; raises as `reserve`."""
+        with self._locked(f"record a {event} of {policy}"):
+            write_audit(self.folder, event, policy, version, sync=False, **more)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+        return read_audit(self.folder)
+
+    def _locked(self, doing: str) -> Lock:
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(self.folder / ".lock").acquire(self._lock_s, doing)
+        if not self._clean:
+            for folder in (self.folder, *(path for path in self.folder.iterdir() if path.is_dir())):
+                clean_temporaries(folder)
+            self._clean = True
+        return lock
+
+    def _earlier(self, policy: str, served: Version) -> Version:
+        older = [version for version in self.versions(policy) if version.number < served.number]
+        paired = [version for version in older if version in self.pointers(policy).paired]
+        if not older:
+            what = f"no version of {policy} before {served.label} is kept"
+            raise UserError(what, str(self.folder), "keep more versions; there is nothing to go back to")
+        return (paired or older)[-1]
+
+    def _point(
+        self,
+        event: str,
+        policy: str,
+        version: Version | None,
+        by: str,
+        note: str = "",
+        restore: bool = False,
+        **to: Any,
+    ) -> None:
+        """Write the audit's line, then move pointers; nothing happens if they are there already."""
+        pointers = self.pointers(policy)
+        if all(getattr(pointers, name) == value for name, value in to.items()):
+            return
+        wanted = self.wanted(policy)
+        more: dict[str, Any] = {"by": by[:TEXT], "note": note[:TEXT], "from": wanted.label if wanted else ""}
+        if restore:
+            more["restore"] = True
+        write_audit(self.folder, event, policy, version, **more)
+        self._move(policy, **to)
+
+    def _move(self, policy: str, **to: Any) -> Pointers:
+        table = self._pointers.read()
+        moved = replace(table.get(policy, Pointers()), **to)
+        self._pointers.write({**table, policy: moved})
+        return moved

@@ -1,0 +1,158 @@
+"""Reading the versions of policies' weights: `<policy>/<number>-<hash12>/{manifest.json, manifest.sig, ...}`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from embodied.errors import Busy, CorruptFile, MessageError, UserError, WeightsRefused, nearest
+from embodied.files import read_bytes, read_sealed
+from embodied.weights.manifest import Manifest, Version
+from embodied.weights.tensors import read_tensors
+
+MANIFEST, SIGNATURE, TENSORS = "manifest.json", "manifest.sig", "model.safetensors"
+LATEST = "latest"
+
+_TRIES = 10
+_SIGNATURE_BYTES = 4096
+
+T = TypeVar("T")
+
+
+class Trusted(Protocol):
+    """Whose versions are taken."""
+
+    def check(self, manifest: Manifest, signature: str) -> None:
+        """Raise `WeightsRefused` unless `signature` is a trusted signer's for this manifest."""
+        ...
+
+
+class Versions:
+    """Versions under one folder, for readers. A version appears by one rename and never changes, so none takes a lock.
+
+    Args:
+        folder: May be missing.
+        trusted: Refuses versions without a signature it knows; None takes every whole one.
+    """
+
+    def __init__(self, folder: Path | str, trusted: Trusted | None = None) -> None:
+        self.folder, self.trusted = Path(folder), trusted
+
+    def policies(self) -> list[str]:
+        """Names of the policies that have versions, sorted."""
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(path.name for path in found if path.is_dir() and self.versions(path.name))
+
+    def versions(self, policy: str) -> list[Version]:
+        """Versions on disk by number, ascending; names that are none are skipped."""
+        found = []
+        try:
+            for path in (self.folder / policy).iterdir():
+                try:
+                    found.append(Version.parse(path.name))
+                except MessageError:
+                    continue
+        except OSError:
+            return []
+        return sorted(found)
+
+    def has(self, policy: str, version: Version) -> bool:
+        """Whether a version is on disk."""
+        return self.path(policy, version).is_dir()
+
+    def find(self, policy: str, number: int | str) -> Version:
+        """The version with this number or label, or for `latest` the newest.
+
+        Raises:
+            UserError: No such policy; names the nearest.
+            WeightsRefused: The policy has no such version; names those kept.
+        """
+        versions = self.versions(policy) if policy not in ("", ".", "..") and "/" not in policy else []
+        if not versions:
+            raise UserError(f"no weights of policy {policy}", str(self.folder), nearest(policy, self.policies()))
+        found = versions[-1:] if number == LATEST else [v for v in versions if number in (v.number, v.label)]
+        if not found:
+            kept = ", ".join(str(v.number) for v in versions[-10:])
+            raise WeightsRefused(
+                f"version {str(number)[:80]} of {policy} is not kept", str(self.folder), f"versions kept: {kept}"
+            )
+        return found[0]
+
+    def read(self, policy: str, number: int | str) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        """The manifest and tensors of a version, or of `latest`, every byte verified.
+
+        Raises:
+            UserError, WeightsRefused: As `find`, or its signature is missing or not a trusted one.
+            CorruptFile: Truncated or altered.
+        """
+        return self._retried(policy, number, self._read)
+
+    def manifest(self, policy: str, number: int | str) -> Manifest:
+        """A version's manifest alone, its signature not looked at; raises as `find` and `read`."""
+        return self._retried(policy, number, self._read_manifest)
+
+    def signature(self, policy: str, number: int | str) -> str:
+        """A version's signature as hex digits; empty for one that is not signed. Raises as `find` and `read`."""
+        return self._retried(policy, number, self._read_signature)
+
+    def path(self, policy: str, version: Version) -> Path:
+        """Where a version is or would be."""
+        return self.folder / policy / version.label
+
+    def size(self, policy: str, version: Version) -> int:
+        """Bytes of a version's files; 0 for one that is gone."""
+        total = 0
+        for name in (MANIFEST, SIGNATURE, TENSORS):
+            try:
+                total += (self.path(policy, version) / name).stat().st_size
+            except OSError:
+                continue
+        return total
+
+    def _retried(self, policy: str, number: int | str, read: Callable[[str, Version], T]) -> T:
+        """Read again where a version was deleted between finding and reading it: `latest` is then another one."""
+        for _ in range(_TRIES):
+            version = self.find(policy, number)
+            try:
+                return read(policy, version)
+            except CorruptFile:
+                if self.path(policy, version).exists():
+                    raise
+        raise Busy(
+            f"{_TRIES} versions of {policy} were deleted while they were read", str(self.folder), "keep more versions"
+        )
+
+    def _read_manifest(self, policy: str, version: Version) -> Manifest:
+        path, fix = self.path(policy, version) / MANIFEST, self._fix(policy, version)
+        try:
+            manifest = Manifest.from_dict(read_sealed(path, fix))
+        except MessageError as error:
+            raise CorruptFile(error.what, str(path), fix) from None
+        if (manifest.policy, manifest.version) != (policy, version):
+            raise CorruptFile(f"holds {manifest.policy} {manifest.label}", str(path), fix)
+        return manifest
+
+    def _read_signature(self, policy: str, version: Version) -> str:
+        path, fix = self.path(policy, version) / SIGNATURE, self._fix(policy, version)
+        if not path.exists() and path.parent.exists():
+            return ""
+        try:
+            return read_bytes(path, _SIGNATURE_BYTES, fix).decode("ascii").strip()
+        except UnicodeDecodeError:
+            raise CorruptFile("not hex digits", str(path), fix) from None
+
+    def _read(self, policy: str, version: Version) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        manifest = self._read_manifest(policy, version)
+        if self.trusted is not None:
+            self.trusted.check(manifest, self._read_signature(policy, version))
+        path, fix = self.path(policy, version) / TENSORS, self._fix(policy, version)
+        tensors = read_tensors(path, manifest.nbytes, fix)
+        try:
+            manifest.verify(tensors)
+        except WeightsRefused as error:
+            raise CorruptFile(error.what, str(path), fix) from None
+        return manifest, tensors
+
+    def _fix(self, policy: str, version: Version) -> str:
+        return f"delete {self.path(policy, version)} and use another version"
