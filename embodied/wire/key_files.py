@@ -9,6 +9,7 @@ readable by their owner only. The files of keys are those of `zmq.auth`.
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,16 +73,18 @@ def add_client(folder: Path, name: str, roles: Iterable[str], key: str = "") -> 
     """
     check_name(name)
     wanted = check_roles(roles)
-    _check_server(folder)
+    check_server(folder)
     if key and not is_key(key):
         raise UserError(f"{key[:60]!r} is no public key", "key", "copy the 40 characters that the server's log shows")
     certificate, carried = folder / ALLOWED / f"{name}.key", folder / CLIENTS / name
     known = read_client(certificate).key if certificate.exists() else ""
     if known and key and key != known:
         raise UserError(f"{name} has another key", str(certificate), f"first `embodied keys remove {folder} {name}`")
-    other = next((c.name for c in list_clients(folder) if c.key == key and c.name != name), "")
-    if key and other:
+    other = _owner(folder, key)
+    if other not in ("", name):
         raise UserError(f"that is the key of {other}", str(folder), f"give {other} the roles, or remove it first")
+    if key and not known:
+        remove(carried)  # left behind by an `add` that was killed
     secret, fresh = folder / "signing.key_secret", not (known or key or carried.exists())
     if PUSH in wanted and (fresh or carried.exists()) and (folder / "signing.key").exists() and not secret.exists():
         raise UserError("who pushes must sign, and the signing key is not here", str(secret), "bring it back")
@@ -104,7 +107,7 @@ def remove_client(folder: Path, name: str) -> None:
     Raises:
         UserError: No client has that name.
     """
-    _check_server(folder)
+    check_server(folder)
     path = folder / ALLOWED / f"{name}.key"
     known = [client.stem for client in certificates(folder / ALLOWED)]
     if name not in known:
@@ -122,8 +125,15 @@ def list_clients(folder: Path) -> list[Client]:
         UserError: The folder is no server's.
         CorruptFile: A file cannot be read; names it.
     """
-    _check_server(folder)
+    check_server(folder)
     return [read_client(path) for path in certificates(folder / ALLOWED)]
+
+
+def check_server(folder: Path) -> None:
+    """Raise `UserError` unless `folder` holds a server's keys."""
+    for path in (folder / "server.key", folder / ALLOWED):
+        if not path.exists():
+            raise UserError("not a server's folder of keys", str(path), MAKE)
 
 
 def check_name(name: str) -> None:
@@ -140,6 +150,11 @@ def check_roles(roles: Iterable[str]) -> frozenset[str]:
     if not found:
         raise UserError("a client without a role", "role", f"give some of {','.join(ROLES)}")
     return found
+
+
+def certificates(folder: Path) -> list[Path]:
+    """The files of the clients of an `allowed` folder."""
+    return sorted(path for path in folder.glob("*.key") if not is_temporary(path))
 
 
 def is_key(text: str) -> bool:
@@ -167,7 +182,7 @@ def read_client(path: Path) -> Client:
         (roles <= set(ROLES), f"unknown role {min(roles - set(ROLES), default='')[:40]!r}"),
     ):
         if not good:
-            raise CorruptFile(what, str(path), "write it anew with `embodied keys add`, or remove it")
+            raise CorruptFile(what, str(path), "`embodied keys remove` it, then add it anew")
     return Client(path.stem, roles, key)
 
 
@@ -182,6 +197,15 @@ def read_pair(path: Path) -> tuple[bytes, bytes]:
 def read_public(path: Path) -> bytes:
     """The key of a `.key` file; raises `UserError` if it cannot be read."""
     return _read(path)[0]
+
+
+def _owner(folder: Path, key: str) -> str:
+    """The name of the client that has a key, or empty."""
+    for path in certificates(folder / ALLOWED):
+        with suppress(CorruptFile):
+            if (client := read_client(path)).key == key:
+                return client.name
+    return ""
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
@@ -223,13 +247,3 @@ def _furnish(folder: Path, carried: Path, pushes: bool) -> None:
             write_bytes(carried / name, (folder / name).read_bytes())
         else:
             remove(carried / name)
-
-
-def _check_server(folder: Path) -> None:
-    for path in (folder / "server.key", folder / ALLOWED):
-        if not path.exists():
-            raise UserError("not a server's folder of keys", str(path), MAKE)
-
-
-def certificates(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*.key") if not is_temporary(path))

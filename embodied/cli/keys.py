@@ -1,0 +1,136 @@
+"""`embodied keys`: a server's keys, and who may call it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from embodied.errors import ConfigError, CorruptFile, UserError, nearest
+from embodied.files import private
+from embodied.wire.key_files import (
+    ALLOWED,
+    CLIENTS,
+    PUSH,
+    ROLES,
+    add_client,
+    certificates,
+    check_server,
+    create_server,
+    read_client,
+    remove_client,
+)
+
+HELP = """\
+embodied keys create|add|ls|remove FOLDER [NAME] [key=value ...] [--json]
+
+  embodied keys create keys                         a server's keys, and the keys that weights are signed with
+  embodied keys add keys robot role=act             let a client in; keys/clients/robot is what it needs: carry it there
+  embodied keys add keys learner role=act,push      several roles; changes those of a client that is in, its key stays
+  embodied keys add keys robot role=act key='...'   a client that has its own pair: its public key from the server's log
+  embodied keys ls keys                             who may do what (--json: one object a line)
+  embodied keys remove keys robot                   a running server refuses its next message
+
+Roles: act (ask for actions, read status and weights), push (publish weights, which are signed), administer (pin, roll
+back, resume). The server takes keys=keys, its clients keys=FOLDER with the folder that was carried to them.
+"""
+KEYS = {"create": (), "add": ("role", "key"), "ls": (), "remove": ()}
+NAMES = {"create": 1, "add": 2, "ls": 1, "remove": 2}
+
+
+def main(arguments: Sequence[str]) -> int:
+    words = [word for word in arguments if word not in ("-h", "--help", "--json")]
+    as_json = "--json" in arguments
+    if len(words) < len(arguments) - as_json or not words:
+        print(HELP)
+        return 0
+    action, *rest = words
+    if action not in KEYS:
+        raise ConfigError(f"unknown action {action!r}", "embodied keys", nearest(action, KEYS))
+    names, options = _parse(action, rest)
+    if as_json and action != "ls":
+        raise ConfigError("--json is for ls", "embodied keys", "leave it out")
+    folder = Path(names[0])
+    if action == "create":
+        _create(folder)
+    elif action == "add":
+        _add(folder, names[1], options)
+    elif action == "remove":
+        remove_client(folder, names[1])
+        print(f"{names[1]} is let in no more; a running server refuses its next message")
+    else:
+        _list(folder, as_json)
+    return 0
+
+
+def _parse(action: str, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words without and with a key."""
+    names = [word for word in words if "=" not in word]
+    options = {key: value for key, _, value in (word.partition("=") for word in words if "=" in word)}
+    for name in names:
+        if name.startswith("-"):
+            raise ConfigError(f"unknown flag {name!r}", "embodied keys", "known: --json, --help")
+    for key in options:
+        if key not in KEYS[action]:
+            fix = nearest(key, KEYS[action]) if KEYS[action] else f"{action} takes none"
+            raise ConfigError(f"unknown key {key!r}", f"embodied keys {action}", fix)
+    if len(names) != NAMES[action]:
+        form = " ".join(["embodied keys", action, *("FOLDER", "NAME")[: NAMES[action]]])
+        raise ConfigError(f"{len(names)} names", f"embodied keys {action}", f"write {form}")
+    return names, options
+
+
+def _create(folder: Path) -> None:
+    from embodied.weights.signing import create_signing_keys
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError("keys want a folder of their own, and something is there", str(folder), "choose a new folder")
+    with private():
+        folder.mkdir(parents=True, exist_ok=True)
+    create_signing_keys(folder)
+    create_server(folder)
+    print(f"{folder} holds the server's keys: embodied serve keys={folder}")
+    print(f"next: embodied keys add {folder} NAME role=act")
+
+
+def _add(folder: Path, name: str, options: dict[str, str]) -> None:
+    if not options.get("role"):
+        raise ConfigError(
+            "no role", "embodied keys add", f"write role= and some of {','.join(ROLES)}, such as role=act"
+        )
+    roles = options["role"].split(",")
+    carried = add_client(folder, name, roles, options.get("key", ""))
+    may = f"{name} may {', '.join(role for role in ROLES if role in roles)}"
+    if carried is not None:
+        print(f"{may}; carry {carried} to its machine, where it is keys=FOLDER")
+    elif PUSH in roles:
+        print(f"{may}; it signs with signing.key_secret, which it must have in its folder of keys")
+    else:
+        print(f"{may}; its key stays")
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    check_server(folder)
+    table = Table("name", "roles", "public key", "to be carried", box=None)
+    console = Console(soft_wrap=True)
+    damaged = []
+    for path in certificates(folder / ALLOWED):
+        try:
+            client = read_client(path)
+        except CorruptFile as error:
+            damaged.append(error.line())
+            continue
+        roles = [role for role in ROLES if role in client.roles]
+        carried = folder / CLIENTS / client.name
+        here = str(carried) if carried.is_dir() else ""
+        if as_json:
+            print(json.dumps({"name": client.name, "roles": roles, "key": client.key, "folder": here}))
+        table.add_row(client.name, ",".join(roles), client.key.replace("[", "\\["), here)
+    if as_json:
+        for line in damaged:
+            print(json.dumps({"damaged": line}))
+        return
+    console.print(table)
+    for line in damaged:
+        print(f"not let in: {line}")
