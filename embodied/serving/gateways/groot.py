@@ -1,0 +1,331 @@
+"""GR00T's clients at a policy server: one ROUTER socket in front, and sessions of the server behind, in a process.
+
+No torch, and no policy: versions, batches and limits are the server's. Both generations of clients are understood; a
+request says which one asks. What one client does delays no other: messages are read here and handed to workers, of
+which each has a session of its own.
+"""
+
+import hmac
+import logging
+import signal
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from embodied.client import RemoteClient
+from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError, Unauthorized, UserError, nearest
+from embodied.serving.gateways.groot_worker import Job, Worker
+from embodied.serving.gateways.launcher import ASKED_TO_STOP
+from embodied.wire import addresses
+from embodied.wire.groot import (
+    ENDPOINTS,
+    PONG,
+    UNAUTHORIZED,
+    Generation,
+    Request,
+    generation_of,
+    pack,
+    read_request,
+)
+from embodied.wire.groot_keys import GrootKeys
+from policies.base import Mode
+
+log = logging.getLogger(__name__)
+
+_SLACK = 1 << 20  # bytes of a message beside its arrays
+_FRAMES = 8  # of one message, its envelope included
+_ENVELOPE = 256  # bytes of one frame of it
+_AT_ONCE = 16  # messages taken in before answers are sent
+_LOOK_S = 0.1  # how often a request to stop is looked for
+_CLIENTS = 1024  # remembered
+_PER_CLIENT = 2  # requests of one client under way: one, and one more after it gave up the first
+_WAITING_BYTES = 1 << 28
+_QUEUE = 8
+_DRAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class GrootSettings:
+    """What a gateway needs to know.
+
+    Attributes:
+        server: Address of the policy server.
+        address: Where GR00T's clients are answered; beyond this machine a token is needed.
+        policy: Name of the policy that answers; empty for the server's only one.
+        embodiment: See `embodied.wire.groot_keys`.
+        keys: Folder of keys for the server's address.
+        token: The `api_token` that every request must hold; None asks for none, and refuses `kill`.
+        generation: Of clients that ask for the modality configuration before anything else.
+        mode: `mean` or `sample`.
+        seed: Of the noise of `sample`.
+        timeout_s: Seconds within which every request is answered, a restart of the server included.
+        max_rows: Rows of one request.
+        workers: Requests that are with the server at a time.
+        waiting: Requests that wait for a worker; a further one is told `busy`.
+    """
+
+    server: str
+    address: str = "tcp://127.0.0.1:5555"
+    policy: str = ""
+    embodiment: dict[str, Any] | str = "native"
+    keys: str | None = None
+    token: str | None = None
+    generation: Generation = "n1.6"
+    mode: Mode = "mean"
+    seed: int = 0
+    timeout_s: float = 10.0
+    max_rows: int = 64
+    workers: int = 8
+    waiting: int = 64
+
+
+@dataclass
+class _Client:
+    """One connection: its number, its episode and step, and what of it is under way."""
+
+    number: int
+    generation: Generation
+    episode: int = 0
+    seq: int = 0
+    pending: int = 0
+
+
+class GrootGateway:
+    """Answers GR00T's clients; `open`, then `run` in the same thread.
+
+    Raises:
+        UserError: The address is not to be listened on, or open to others without a token.
+    """
+
+    def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        addresses.check(settings.address)
+        if settings.token == "":
+            raise UserError("an empty token", "token", "give one, or none")
+        if settings.token is None and not addresses.is_local(settings.address):
+            raise UserError(
+                "others could reach this address, and no token is given",
+                settings.address,
+                "use 127.0.0.1, or give a token and put TLS or SSH in front",
+            )
+        self._settings, self._clock = settings, clock
+        self._clients: OrderedDict[bytes, _Client] = OrderedDict()
+        self._seen = 0
+        self._waiting: deque[Job] = deque()
+        self._idle: list[Worker] = []
+        self._workers: list[Worker] = []
+        self._killed = False
+
+    def open(self) -> str:
+        """Ask the server for its policy, then listen; returns the address, with the port that was found.
+
+        Raises:
+            DeadlineExceeded: The policy server does not answer.
+            ConfigError, SpecMismatch: The embodiment does not fit the policy.
+            UserError: The address is in use, or not of this machine.
+        """
+        client = self.connect()
+        try:
+            spec = client.hello()
+        finally:
+            client.close()
+        self.spec, self.keys = spec, GrootKeys.for_policy(self._settings.embodiment, spec)
+        self._most = self.keys.row_bytes * self._settings.max_rows + _SLACK
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._front = self._context.socket(zmq.ROUTER)
+            self._front.sndhwm = self._front.rcvhwm = _QUEUE  # who never reads loses its own answers, nobody else's
+            self._front.maxmsgsize = 2 * self._most  # what is a little too large gets an answer, not a lost connection
+            bound = addresses.bind(self._front, self._settings.address, guarded=self._settings.token is not None)
+            self._done = self._context.socket(zmq.PULL)
+            self._done.bind("inproc://done")
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        return bound
+
+    def connect(self) -> RemoteClient:
+        """A session of the policy server."""
+        return RemoteClient(self._settings.server, self._settings.timeout_s, keys=self._settings.keys)
+
+    def run(self, stop: threading.Event) -> int:
+        """Answer until `stop` is set, or a permitted `kill`; returns the exit status."""
+        poller = zmq.Poller()
+        poller.register(self._front, zmq.POLLIN)
+        poller.register(self._done, zmq.POLLIN)
+        try:
+            while not (stop.is_set() or self._killed):
+                poller.poll(round(_LOOK_S * 1000))
+                self._take_in()
+                self._hand_out()
+            end = time.monotonic() + _DRAIN_S
+            while len(self._idle) < len(self._workers) and time.monotonic() < end:
+                self._done.poll(round(_LOOK_S * 1000), zmq.POLLIN)
+                self._hand_out()
+        finally:
+            for worker in self._workers:
+                worker.stop()
+            self._front.close(linger=round(_LOOK_S * 1000))
+            self._done.close(linger=0)
+            if all(
+                worker.ended(_LOOK_S) for worker in self._workers
+            ):  # else one waits for the server, up to its deadline
+                self._context.term()
+        return ASKED_TO_STOP if self._killed else 0
+
+    def _take_in(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._front.poll(0, zmq.POLLIN):
+                return
+            parts = self._front.recv_multipart(zmq.NOBLOCK, copy=False)
+            *envelope, payload = parts
+            if not 1 <= len(envelope) < _FRAMES or any(len(frame) > _ENVELOPE for frame in envelope):
+                continue  # no REQ socket sends this, so nobody waits for an answer
+            at = [frame.bytes for frame in envelope]
+            try:
+                answer = self._answer(at, payload.buffer)
+            except EmbodiedError as error:
+                answer = {"error": _line(error)}
+            except Exception as error:
+                log.exception("a GR00T message could not be handled")
+                answer = {"error": f"{type(error).__name__} in the GR00T gateway: see its log"}
+            if answer is not _LATER:
+                self._reply(at, pack(answer, self._client(at[0]).generation))
+            if self._killed:
+                return
+
+    def _answer(self, envelope: list[bytes], payload: memoryview) -> Any:
+        """The answer to a message, or `_LATER` where a worker gives it."""
+        if payload.nbytes > self._most:
+            raise MessageError(
+                f"a message of {payload.nbytes} bytes",
+                "GR00T gateway",
+                f"at most {self._most}, {self._settings.max_rows} rows",
+            )
+        asked = read_request(payload)
+        token, client = self._settings.token, self._client(envelope[0])
+        if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
+            return {"error": UNAUTHORIZED}
+        match asked.endpoint:
+            case "ping":
+                return PONG
+            case "get_action":
+                return self._enqueue(envelope, client, asked, payload.nbytes)
+            case "reset":
+                client.episode, client.seq = client.episode + 1, 0
+                return {}
+            case "get_modality_config":
+                return self.keys.modality(self.spec.chunk, client.generation)
+            case "kill":
+                if token is None:
+                    raise Unauthorized("kill is refused", "GR00T gateway", "start it with a token, and send that")
+                log.warning("stopped by a client's kill")
+                self._killed = True
+                return None
+        raise UserError(
+            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, ENDPOINTS)
+        )
+
+    def _enqueue(self, envelope: list[bytes], client: _Client, asked: Request, size: int) -> Any:
+        client.generation = generation_of(asked.data)
+        if client.pending >= _PER_CLIENT:
+            raise Busy(
+                f"busy: {client.pending} of your requests are under way", "GR00T gateway", "wait for the answers"
+            )
+        size_waiting = size + sum(job.size for job in self._waiting)
+        if len(self._waiting) >= self._settings.waiting or (self._waiting and size_waiting > _WAITING_BYTES):
+            raise Busy(f"busy: {len(self._waiting)} requests wait already", "GR00T gateway", "ask again later")
+        base = client.number * self._settings.max_rows % (1 << 30)
+        job = Job(envelope, asked.data, client.generation, base, client.episode, client.seq, self._clock(), size)
+        client.seq = (client.seq + 1) & 0x7FFFFFFF
+        client.pending += 1
+        self._waiting.append(job)
+        return _LATER
+
+    def _hand_out(self) -> None:
+        """Send what workers have answered, and give them what waits; who worked last first, so that a lone client
+        stays one session, for which the server never waits in vain."""
+        while self._done.poll(0, zmq.POLLIN):
+            number, *envelope, answer = self._done.recv_multipart(zmq.NOBLOCK, copy=False)
+            self._idle.append(self._workers[int.from_bytes(number.bytes, "little")])
+            self._finish([frame.bytes for frame in envelope], answer.buffer)
+        while self._waiting:
+            waited = self._clock() - self._waiting[0].arrived
+            if waited >= self._settings.timeout_s:
+                late = DeadlineExceeded(
+                    f"the request waited {waited:.1f} s", "GR00T gateway", "ask later, or look at the policy server"
+                )
+                self._finish(self._waiting.popleft().envelope, pack({"error": _line(late)}))
+            elif self._idle or len(self._workers) < self._settings.workers:
+                worker = self._idle.pop() if self._idle else self._hire()
+                worker.give(self._waiting.popleft())
+            else:
+                return
+
+    def _hire(self) -> Worker:
+        worker = Worker(len(self._workers), self._context, self.connect, self.keys, self._settings, self._clock)
+        self._workers.append(worker)
+        return worker
+
+    def _finish(self, envelope: list[bytes], answer: bytes | memoryview) -> None:
+        client = self._clients.get(envelope[0])
+        if client is not None:
+            client.pending = max(client.pending - 1, 0)
+        self._reply(envelope, answer)
+
+    def _reply(self, envelope: Sequence[bytes], answer: bytes | memoryview) -> None:
+        # A ROUTER drops what is for a client that has gone or does not read, so this never waits.
+        self._front.send_multipart([*envelope, answer], zmq.NOBLOCK, copy=False)
+
+    def _client(self, peer: bytes) -> _Client:
+        client = self._clients.get(peer)
+        if client is None:
+            client = self._clients[peer] = _Client(self._seen, self._settings.generation)
+            self._seen += 1
+            if len(self._clients) > _CLIENTS:
+                self._clients.popitem(last=False)
+        self._clients.move_to_end(peer)
+        return client
+
+
+_LATER = object()
+
+
+def main(
+    settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
+) -> int:
+    """Answer GR00T's clients until SIGINT, SIGTERM or `stop`; says one line when ready. Returns the exit status.
+
+    Raises:
+        EmbodiedError: As `GrootGateway` and its `open`.
+    """
+    stop = stop or threading.Event()
+    gateway = GrootGateway(settings)
+    with _signals(stop):
+        bound = gateway.open()
+        announce(f"answering GR00T clients for policy {gateway.spec.name} at {bound}")
+        return gateway.run(stop)
+
+
+def _line(error: EmbodiedError) -> str:
+    return error.line().encode("utf-8", "replace").decode()[:2000]
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into `stop`, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
