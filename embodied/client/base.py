@@ -42,11 +42,18 @@ class PolicyClient(Protocol):
         """
         ...
 
-    def push(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> Version:
+    def push(
+        self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False, signature: str = ""
+    ) -> Version:
         """Serve these weights from the next batch on; returns the version then served.
+
+        Args:
+            back: Take a version older than the one served, as a rollback does.
+            signature: The publisher's, as hex digits; empty for none.
 
         Raises:
             WeightsRefused: They are partial, stale, altered or unfit; the version served stays.
+            WeightsHeld: A rollback on the server stopped publication.
         """
         ...
 

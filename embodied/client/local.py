@@ -21,7 +21,7 @@ class Host(Protocol):
 
     def act(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> ActionChunk: ...
 
-    def switch(self, manifest: Any, tensors: Mapping[str, NDArray[Any]]) -> Version: ...
+    def switch(self, manifest: Any, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Version: ...
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None: ...
 
@@ -40,8 +40,10 @@ class LocalClient:
     def act(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> ActionChunk:
         return self._host.act(observation, noise_keys, mode)
 
-    def push(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> Version:
-        return self._host.switch(manifest, tensors)
+    def push(
+        self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False, signature: str = ""
+    ) -> Version:
+        return self._host.switch(manifest, tensors, back)
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
         self._host.outcome(rows, outcomes, versions)
