@@ -1,8 +1,8 @@
 """Everything a server does with one policy's weights: takes them, hands them out, follows a registry's pointers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 from embodied.errors import MessageError, UserError
 from embodied.serving.answer import Answer
@@ -33,17 +33,29 @@ class Desk:
     Attributes:
         host: Decides, and holds the version served.
         loader: Switches it.
-        receiver: Takes `push`; `embodied.serving.receiving`.
+        receiver: Takes `push`; `embodied.serving.receiving`. None where weights come from elsewhere only.
         offer: Answers `credit`, a follower's request for a range of a version; `embodied.serving.offering`.
         follower: Follows a registry and answers `point`, which moves its pointers; `embodied.serving.following`.
             None where the server keeps no versions.
+        build: What a follower makes the same policy from, the `policy` config group in plain values.
     """
 
     host: PolicyHost
     loader: Loader
-    receiver: Part
+    receiver: Part | None
     offer: Part | None = None
     follower: Part | None = None
+    build: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, host: PolicyHost, build: Mapping[str, Any] | None = None) -> Self:
+        """A desk that takes pushes and keeps no versions."""
+        loader = Loader(host)
+        try:
+            from embodied.serving.receiving import Receiver
+        except ModuleNotFoundError:
+            return cls(host, loader, None, build=build or {})
+        return cls(host, loader, Receiver(host, loader), build=build or {})
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Take a `push`, `credit` or `point`; raises what refuses it."""
@@ -52,7 +64,7 @@ class Desk:
             raise MessageError(f"no desk takes {message.kind}", "policy server", "ask the right station")
         if part is None:
             raise UserError(
-                "this server keeps no versions",
+                "this server takes no pushes" if message.kind == "push" else "this server keeps no versions",
                 f"{message.kind}, policy {self.host.spec.name}",
                 "start it with weights=FOLDER",
             )

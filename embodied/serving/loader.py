@@ -68,8 +68,11 @@ class Loader:
 
         Raises:
             Busy: Eight jobs wait already.
+            InfrastructureError: It is closed.
         """
         with self._work:
+            if self._closed:
+                raise _stopping()
             if self._pending >= _JOBS:
                 raise Busy(f"{self._pending} versions wait to be loaded", "policy server", "push again later")
             self._pending += 1
@@ -90,24 +93,35 @@ class Loader:
             else:
                 try:
                     result = self._host.version if job.prepared is None else self._host.commit(job.prepared)
-                except EmbodiedError as error:
-                    result = error
+                except Exception as error:
+                    result = _refusal(error)
             with self._work:
                 self._ready.popleft()
                 self._pending -= 1
                 if isinstance(result, Version) and result != before:
                     self._after.append((before, result, job.why))
                 self._work.notify()
-            job.done(result)
+            _tell_asker(job, result)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Finish the job at hand and end the thread; what waits is dropped."""
+        """Finish the job at hand, switch to it, and end the thread; who waits in line is refused. In the serving
+        thread."""
         with self._work:
             self._closed = True
+            dropped = list(self._jobs)
             self._jobs.clear()
+            self._pending -= len(dropped)
             self._work.notify()
+        for job in dropped:
+            _tell_asker(job, _stopping())
         if self._thread is not None:
             self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                log.error("a version is still being loaded after %g s; the server ends without it", timeout_s)
+                return
+        self.tick()
+        while self._after:
+            self._tell(self._after.popleft())
 
     def _run(self) -> None:
         while True:
@@ -128,11 +142,8 @@ class Loader:
         try:
             weights = job.load()
             job.prepared = None if weights is None else self._host.prepare(*weights, back=job.back)
-        except EmbodiedError as error:
-            job.error = error
         except Exception as error:
-            log.exception("a version could not be loaded")
-            job.error = InfrastructureError(f"{type(error).__name__}: {error}", "policy server", "see the server's log")
+            job.error = _refusal(error)
 
     def _tell(self, after: tuple[Version, Version, str]) -> None:
         if self._switched is None:
@@ -141,3 +152,23 @@ class Loader:
             self._switched(*after)
         except EmbodiedError as error:
             log.error("a switch could not be written down: %s", error.line())
+        except Exception:
+            log.exception("a switch could not be written down")
+
+
+def _tell_asker(job: _Job, result: Version | EmbodiedError) -> None:
+    try:
+        job.done(result)
+    except Exception:
+        log.exception("who asked for a version could not be told")
+
+
+def _refusal(error: Exception) -> EmbodiedError:
+    if isinstance(error, EmbodiedError):
+        return error
+    log.error("a version could not be loaded", exc_info=error)
+    return InfrastructureError(f"{type(error).__name__}: {error}", "policy server", "see the server's log")
+
+
+def _stopping() -> InfrastructureError:
+    return InfrastructureError("the server is stopping", "policy server", "push to its successor")

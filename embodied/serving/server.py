@@ -1,54 +1,99 @@
 """The policy server: a ROUTER socket around a `ServerStation`, one thread, one process."""
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
+from embodied.errors import EmbodiedError, InfrastructureError
+from embodied.serving.answer import Caller
+from embodied.serving.desk import Desk
 from embodied.serving.host import PolicyHost
-from embodied.serving.station import Reply, ServerStation
+from embodied.serving.station import LOCAL, Reply, ServerStation
 from embodied.wire import addresses
-from embodied.wire.keys import AllowList, doorman
 from embodied.wire.message import LIMITS, Limits
 
-_QUEUE = 1000
+_QUEUE = 64  # messages of one client that wait in either direction
 _LOOK_S = 0.1  # how often a request to stop is looked for
-_AT_ONCE = 64  # messages taken in between two batches
+_AT_ONCE = 64  # messages taken in between two batches, for this long at most
+_AT_ONCE_S = 0.002
 _DRAIN_S = 5.0
+_SNAPSHOT_S = 0.5
+_WARM_ROWS = (1, 8)
+
+Served = PolicyHost | Mapping[str, Desk]
 
 
 class PolicyServer:
-    """Serves one host on one address.
+    """Serves policies on one address.
+
+    One client costs the others its share at most: ZeroMQ takes in one message of each connection in turn, a
+    connection's queues are bounded and what it does not read is dropped, and `ServerStation` bounds the rest.
 
     Args:
-        host: Decides.
+        served: Name to policy, or one host, which is served under its own name and keeps no versions.
         address: `tcp://host:port` or `ipc://path`; port 0 takes a free one.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`; needed beyond this machine.
+        keys: Folder of the server's keys, see `embodied.wire.addresses`; needed beyond this machine.
         limits: What is taken from the wire.
         options: For `ServerStation`.
+
+    Attributes:
+        station: Answers.
+        snapshot: The server's state in plain values for any thread: that of `ServerStation.snapshot`, at most half a
+            second old while the server is well, with `taken` and `computing_since`, seconds on the monotonic clock: a
+            server that hangs stops taking it, or computes for ever.
     """
 
     def __init__(
         self,
-        host: PolicyHost,
+        served: Served,
         address: str,
         keys: str | Path | None = None,
         limits: Limits = LIMITS,
         **options: Any,
     ) -> None:
         addresses.check(address)
-        self.host, self.address = host, address
+        desks = {served.spec.name: Desk.of(served)} if isinstance(served, PolicyHost) else served
+        self.address = address
         self._keys, self._limits = Path(keys) if keys else None, limits
-        self._station = ServerStation(host, limits=limits, **options)
+        self.station = ServerStation(desks, limits=limits, **options)
+        self._callers = _Callers(self._keys)
+        self._poller = zmq.Poller()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._doorman: ThreadAuthenticator | None = None
+        self._doorman: Any = None
+        self._snapshot: dict[str, Any] = {}
+        self._next_snapshot = -float("inf")
+        self._look()
+
+    @property
+    def snapshot(self) -> dict[str, Any]:
+        return {**self._snapshot, "computing_since": self.station.computing_since}
+
+    def warm_up(self, rows: Sequence[int] = _WARM_ROWS) -> None:
+        """Let every policy decide once for each of these numbers of rows; before `open`, so that no client waits.
+
+        Raises:
+            InfrastructureError: A policy fails.
+        """
+        for name, desk in self.station.desks.items():
+            for count in rows:
+                try:
+                    desk.host.warm_up(count)
+                except EmbodiedError:
+                    raise
+                except Exception as error:
+                    raise InfrastructureError(
+                        f"the policy failed on {count} rows of zeros: {type(error).__name__}: {error}",
+                        f"policy {name}",
+                        "mend it, or serve another",
+                    ) from error
 
     def open(self) -> str:
         """Listen; returns the address, with the port that was found.
@@ -58,76 +103,136 @@ class PolicyServer:
         """
         self._context = zmq.Context()
         try:
-            if self._keys is not None:
-                self._doorman = doorman(self._context, AllowList(self._keys))
+            self._doorman = self._callers.doorman(self._context)
             sock = self._context.socket(zmq.ROUTER)
             sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses its own answers, nobody else's
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
+            sock.tcp_keepalive, sock.tcp_keepalive_idle, sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 30, 10, 3
             self.address = addresses.bind(sock, self.address, self._keys)
         except BaseException:
             self.close()
             raise
         self._socket = sock
+        self._poller.register(sock, zmq.POLLIN)
         return self.address
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set, then answer what has arrived, say goodbye and close."""
         if self._socket is None:
             self.open()
-        sock, station = self._socket, self._station
+        sock, station, poll = self._socket, self.station, self._poller.poll
         assert sock is not None
         try:
             while not stop.is_set():
-                sock.poll(round(min(station.wait(), _LOOK_S) * 1000), zmq.POLLIN)
-                _take_in(sock, station, _AT_ONCE)
+                poll(_milliseconds(min(station.wait(), _LOOK_S)))
+                self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
                 _send(sock, station.tick())
-            _take_in(sock, station, _QUEUE)
-            limit = time.monotonic() + _DRAIN_S
-            while station.waiting and time.monotonic() < limit:
-                _send(sock, station.tick(draining=True))
-            _send(sock, station.farewell())
+                self._look()
+            self._drain(sock)
         finally:
             self.close()
 
+    def serve(self, announce: Callable[[str], object] = print, stop: threading.Event | None = None) -> None:
+        """Warm up, `open`, say one line, and `run` until SIGINT, SIGTERM or `stop`; a second signal ends at once."""
+        stop = stop or threading.Event()
+        with _signals(stop):
+            self.warm_up()
+            bound = self.open()
+            what = ", ".join(f"{name}, {_version(desk.host)}" for name, desk in sorted(self.station.desks.items()))
+            announce(f"serving policy {what}, at {bound}")
+            self.run(stop)
+
     def close(self) -> None:
-        """Stop listening; a socket file is removed."""
+        """Stop listening; a socket file is removed. Loads that wait are refused."""
+        for desk in self.station.desks.values():
+            desk.close()
         if self._doorman is not None:
             self._doorman.stop()
-        if self._socket is not None and self.address.startswith("ipc://"):
-            Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)  # before a successor can make its own
+        if self._socket is not None:
+            self._poller.unregister(self._socket)
+            if self.address.startswith("ipc://"):  # before a successor can make its own
+                Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)
         if self._context is not None:
             self._context.destroy()
         self._context = self._socket = self._doorman = None
 
+    def _take_in(self, sock: zmq.Socket[bytes], most: int, seconds: float) -> None:
+        """Hand what has arrived to the station."""
+        limit = time.monotonic() + seconds
+        for _ in range(most):
+            try:
+                peer, *frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self.station.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames))
+            if time.monotonic() >= limit:
+                return
+
+    def _drain(self, sock: zmq.Socket[bytes]) -> None:
+        station = self.station
+        station.draining = True
+        self._look(now=True)
+        self._take_in(sock, 1000, _DRAIN_S)
+        limit = time.monotonic() + _DRAIN_S
+        while station.waiting and time.monotonic() < limit:
+            _send(sock, station.tick(draining=True))
+        for desk in station.desks.values():
+            desk.close()
+        _send(sock, station.tick())
+        _send(sock, station.farewell())
+
+    def _look(self, now: bool = False) -> None:
+        at = time.monotonic()
+        if now or at >= self._next_snapshot:
+            self._next_snapshot = at + _SNAPSHOT_S
+            self._snapshot = {**self.station.snapshot(), "taken": at}
+
 
 def serve(
-    host: PolicyHost,
+    served: Served,
     address: str,
     keys: str | Path | None = None,
     announce: Callable[[str], object] = print,
     stop: threading.Event | None = None,
+    **options: Any,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; says one line when ready.
+    """Serve until SIGINT, SIGTERM or `stop`; says one line when ready. See `PolicyServer`.
 
     Raises:
         UserError: The address cannot be listened on.
+        InfrastructureError: The policy fails before the first client.
     """
-    stop = stop or threading.Event()
-    server = PolicyServer(host, address, keys)
-    with _signals(stop):
-        bound = server.open()
-        number, digest = host.version
-        label = f"version {number}-{digest}" if digest else "its initial weights"
-        announce(f"serving policy {host.spec.name}, {label}, at {bound}")
-        server.run(stop)
+    PolicyServer(served, address, keys, **options).serve(announce, stop)
 
 
-def _take_in(sock: zmq.Socket[bytes], station: ServerStation, most: int) -> None:
-    for _ in range(most):
-        if not sock.poll(0, zmq.POLLIN):
-            return
-        peer, *frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-        station.handle(peer.bytes, [frame.buffer for frame in frames])
+class _Callers:
+    """Who is behind a connection, as the keys of its frames say."""
+
+    def __init__(self, keys: Path | None) -> None:
+        self._allowed: Any = None
+        if keys is not None:
+            from embodied.wire.keys import AllowList
+
+            self._allowed = AllowList(keys)
+
+    def doorman(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Any:
+        """Lets known keys in, and no others; None without keys."""
+        if self._allowed is None:
+            return None
+        from embodied.wire.keys import doorman
+
+        return doorman(context, self._allowed)
+
+    def of(self, peer: zmq.Frame, frames: Sequence[zmq.Frame]) -> Caller | None:
+        """Who sent a message; None for one whose key was removed."""
+        if self._allowed is None:
+            return LOCAL
+        try:
+            user = (frames[0] if frames else peer).get("User-Id")
+        except zmq.ZMQError:
+            return None
+        found = self._allowed.caller(str(user))
+        return None if found is None else Caller(*found)
 
 
 def _send(sock: zmq.Socket[bytes], replies: list[Reply]) -> None:
@@ -135,14 +240,29 @@ def _send(sock: zmq.Socket[bytes], replies: list[Reply]) -> None:
         sock.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
 
 
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(seconds * 1000)
+
+
+def _version(host: PolicyHost) -> str:
+    number, digest = host.version
+    return f"version {number}-{digest}" if digest else "its initial weights"
+
+
 @contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `stop`, where this is the main thread."""
+    """Turn the first SIGINT or SIGTERM into `stop`, where this is the main thread; the next one ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     caught = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in caught}
+
+    def ask_to_stop(*_: object) -> None:
+        stop.set()
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, ask_to_stop) for number in caught}
     try:
         yield
     finally:

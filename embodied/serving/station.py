@@ -2,270 +2,296 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from embodied.data import ActionChunk, Observation
-from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, InfrastructureError, MessageError, UserError
-from embodied.serving.batcher import Batcher, Request, concatenate, split
-from embodied.serving.host import PolicyHost
-from embodied.spec import BodySpec
-from embodied.weights.manifest import Manifest
-from embodied.wire.codecs import chunk_to_message, observation_from_arrays, rows_from_arrays, take_array
-from embodied.wire.message import LIMITS, Buffer, Limits, Message, decode_arrays, decode_header, encode
+from embodied.errors import Busy, EmbodiedError, MessageError, Unauthorized, UserError, nearest
+from embodied.serving.answer import ACT, ADMINISTER, PUSH, Answer, Caller
+from embodied.serving.batcher import Batcher
+from embodied.serving.desk import Desk
+from embodied.serving.limits import Rates
+from embodied.serving.meters import Counts
+from embodied.serving.outbox import Outbox, Reply
+from embodied.serving.service import Service, unexpected
+from embodied.serving.sessions import KINDS, Session, Sessions
+from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
 
 log = logging.getLogger(__name__)
 
-_ACTIVE_S = 0.5  # a session that asked this recently is waited for
 _MAX_SESSIONS = 1024
-_TEXT = 2000
+_LOADING_WAIT_S = 0.001  # how long a version that has been loaded waits for its switch
+_VIEW_BYTES = 1 << 16  # larger arrays stay where the socket put them until a batch copies them
 
-Reply = tuple[bytes, list[Buffer]]
+LOCAL = Caller()
 
-
-@dataclass
-class Session:
-    """One client: where it is, when it was last heard, spoken to and asked to act, and its last counted outcome."""
-
-    peer: bytes
-    heard: float
-    spoken: float
-    acted: float = -float("inf")
-    outcome: int = 0
-
-
-@dataclass
-class Counts:
-    """What a server has done since it started."""
-
-    requests: int = 0
-    rows: int = 0
-    batches: int = 0
-    switches: int = 0
-    errors: int = 0
-    busy: int = 0
-    late: int = 0
+_ROLES = {
+    "hello": ACT, "act": ACT, "reset": ACT, "outcome": ACT, "status": ACT, "heartbeat": ACT, "bye": ACT, "credit": ACT,
+    "push": PUSH, "point": ADMINISTER,
+}  # fmt: skip
 
 
 class ServerStation:
-    """Answers the messages of many clients with one `PolicyHost`.
+    """Answers the messages of many clients with several policies.
 
-    Weights switch when their message is handled, which is between batches, since one thread does both.
+    Weights are switched in `tick`, between batches, since one thread does both.
 
     Args:
-        host: Decides.
-        max_wait_s: Longest wait for other clients' requests, seconds; a lone client never waits.
+        desks: Name to policy. A message that names none goes to the only one.
+        max_wait_s: Longest wait for other simulators' requests, seconds; robots and lone clients never wait.
         max_rows: Rows of one batch.
-        max_requests: Requests that wait at most; a further one is told to come back.
+        max_requests: Requests that wait at most, per policy; a further one is told to come back.
         heartbeat_s: Silence after which a session is sent a heartbeat.
         expire_s: Silence after which a session is forgotten; it may come back as a new one.
+        rates: What one connection may send.
         limits: What is taken from the wire.
         clock: Seconds, monotonic.
+
+    Attributes:
+        draining: Whether the server is about to end.
     """
 
     def __init__(
         self,
-        host: PolicyHost,
+        desks: Mapping[str, Desk],
         *,
         max_wait_s: float = 0.002,
         max_rows: int = 1024,
         max_requests: int = 256,
         heartbeat_s: float = 1.0,
         expire_s: float = 30.0,
+        rates: Rates = Rates(),  # noqa: B008 (frozen)
         limits: Limits = LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.host, self.counts = host, Counts()
-        self._batcher = Batcher(max_wait_s, max_rows, max_requests)
-        self._heartbeat_s, self._expire_s, self._limits, self._clock = heartbeat_s, expire_s, limits, clock
-        self._sessions: dict[str, Session] = {}
-        self._replies: list[Reply] = []
-        self._batch_s = 0.0
+        if not desks:
+            raise UserError("a server without a policy", "policy server", "give it one")
+        self.draining = False
+        self._outbox, self._limits, self._clock, self._heartbeat_s = Outbox(limits), limits, clock, heartbeat_s
+        self._services = {
+            name: Service(name, desk, Batcher(max_wait_s, max_rows, max_requests), self._outbox, clock)
+            for name, desk in desks.items()
+        }
+        self._sessions = Sessions(_MAX_SESSIONS, heartbeat_s, expire_s, rates, clock())
+        self._refused = Counts()
+        self._said = {
+            "max_wait_s": max_wait_s, "max_rows": max_rows, "max_requests": max_requests, "max_sessions": _MAX_SESSIONS,
+            "expire_s": expire_s, "messages_per_s": rates.messages, "bytes_per_s": rates.bytes,
+        }  # fmt: skip
 
-    def handle(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Take in one message. Whatever is wrong with it is answered with an `error`, never raised."""
-        id = 0
+    @property
+    def desks(self) -> Mapping[str, Desk]:
+        return {name: service.desk for name, service in self._services.items()}
+
+    @property
+    def counts(self) -> Counts:
+        """Of all policies, and of what was refused before any was asked."""
+        return sum((service.counts for service in self._services.values()), self._refused)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queues."""
+        return sum(service.waiting for service in self._services.values())
+
+    @property
+    def loading(self) -> bool:
+        """Whether a version is being loaded."""
+        return any(service.desk.loader.busy for service in self._services.values())
+
+    @property
+    def computing_since(self) -> float | None:
+        """When the batch that is being computed was begun, None between batches. Any thread may look."""
+        return next((s.computing_since for s in self._services.values() if s.computing_since is not None), None)
+
+    def handle(self, peer: bytes, frames: Sequence[Buffer], caller: Caller | None = LOCAL) -> None:
+        """Take in one message. Whatever is wrong with it is answered with one `error`, never raised.
+
+        Args:
+            peer: The connection it came over, to which the answer goes.
+            frames: Its frames; large ones are looked at until their batch has been computed.
+            caller: Who sent it; None for one whose key is not, or no longer, known.
+        """
+        id, service = 0, None
         try:
-            if not frames:
-                raise MessageError("a message without frames", "header", "send a header frame first")
-            header = decode_header(frames[0], self._limits)
-            id = header.message.id
-            self._dispatch(peer, decode_arrays(header, frames[1:]))
+            header = self._open(peer, frames)
+            message = header.message
+            if message.kind == "error":
+                return  # answering an error with an error would never end
+            id = message.id
+            _authorize(caller, message.kind)
+            assert caller is not None
+            self._charge(peer, message.kind, frames)
+            service = self._find(message)
+            decode_arrays(header, frames[1:], _VIEW_BYTES)
+            session = self._sessions.hear(peer, caller.name, message.session, self._clock())
+            self._dispatch(peer, session, message, caller, service)
         except EmbodiedError as error:
-            self._refuse(peer, id, error)
+            self._refuse(peer, id, error, service)
         except Exception as error:
             log.exception("a message could not be handled")
-            self._refuse(peer, id, _unexpected(error, self.host.spec.name))
+            self._refuse(peer, id, unexpected(error, service.name if service else ", ".join(self._services)), service)
 
     def tick(self, draining: bool = False) -> list[Reply]:
-        """Compute at most one batch, if one is ready or the server is `draining`; returns what is to be sent."""
+        """Switch weights, then compute at most one batch, if one is ready or the server is `draining`.
+
+        Returns:
+            What is to be sent.
+        """
         now = self._clock()
-        for request in self._batcher.expired(now):
-            self.counts.late += 1
-            waited = f"{(now - request.arrived) * 1000:.0f} ms"
-            late = DeadlineExceeded(
-                f"the request waited {waited} and its deadline passed", "policy server", "allow more time"
-            )
-            self._refuse(request.peer, request.id, late)
-        if len(self._batcher) and (draining or self._batcher.due(self._active(now)) <= now):
-            self._compute(self._batcher.take())
-        self._keep_sessions(self._clock())
-        replies, self._replies = self._replies, []
-        return replies
+        ready = []
+        for service in self._services.values():
+            service.switch()
+            if service.waiting:
+                service.refuse_late(now)
+                if service.waiting and (draining or service.due(now) <= now):
+                    ready.append(service)
+        if ready:
+            min(ready, key=lambda service: service.rank).compute()
+        for session in self._sessions.tick(now):
+            self._outbox.say(session.peer, "heartbeat", session=session.key[1])
+        return self._outbox.take()
 
     def wait(self) -> float:
         """Seconds until `tick` has something to do, at most the heartbeat's interval."""
         now = self._clock()
-        return min(max(self._batcher.due(self._active(now)) - now, 0.0), self._heartbeat_s)
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._batcher)
+        due = min(service.due(now) for service in self._services.values())
+        longest = _LOADING_WAIT_S if self.loading else self._heartbeat_s
+        return min(max(due - now, 0.0), longest)
 
     def farewell(self) -> list[Reply]:
         """A `bye` for every session."""
-        return [(s.peer, encode(Message("bye", session=name))) for name, s in self._sessions.items()]
+        for session in self._sessions:
+            self._outbox.say(session.peer, "bye", session=session.key[1])
+        return self._outbox.take()
 
-    def status(self) -> dict[str, Any]:
-        """What the server says of itself."""
-        number, digest = self.host.version
+    def status(self, policy: str = "") -> dict[str, Any]:
+        """What the server says of a policy, or of its only one."""
+        return self._named(policy).status(len(self._sessions))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything about the server in plain values: `ready`, `draining`, `sessions`, `policies`, `limits`."""
+        sessions = len(self._sessions)
         return {
-            "policy": self.host.spec.name,
-            "number": number,
-            "hash": digest,
-            "sessions": len(self._sessions),
-            "waiting": len(self._batcher),
-            "batch_ms": self._batch_s * 1000,
-            "counts": dict(vars(self.counts)),
-            "outcomes": {str(number): counts.tolist() for number, counts in self.host.outcomes.items()},
+            "ready": not self.draining,
+            "draining": self.draining,
+            "sessions": sessions,
+            "refused": dict(vars(self._refused)),
+            "policies": {name: service.measured(sessions) for name, service in self._services.items()},
+            "limits": dict(self._said),
         }
 
-    def _dispatch(self, peer: bytes, message: Message) -> None:
-        if message.kind == "error":
-            return  # answering an error with an error would never end
-        session = self._session(peer, message.session)
-        name = self.host.spec.name
-        if message.policy not in ("", name):
-            raise UserError(f"policy {message.policy} is not served here", "policy server", f"this one serves {name}")
+    def _open(self, peer: bytes, frames: Sequence[Buffer]) -> Header:
+        try:
+            if not frames:
+                raise MessageError("a message without frames", "header", "send a header frame first")
+            return decode_header(frames[0], self._limits)
+        except MessageError:
+            self._sessions.charge(peer, 0, self._clock())
+            raise
+
+    def _charge(self, peer: bytes, kind: str, frames: Sequence[Buffer]) -> None:
+        size = 0 if kind == "push" else sum(memoryview(frame).nbytes for frame in frames)
+        wait = self._sessions.charge(peer, size, self._clock())
+        if wait:
+            raise _Pressed(wait)
+
+    def _find(self, message: Message) -> Service | None:
+        """Whom a message concerns: nobody in particular, for one about the session."""
+        if message.kind in ("heartbeat", "bye"):
+            return None
+        if message.kind not in _ROLES:
+            raise MessageError(f"a policy server takes no {message.kind}", "policy server", "ask the right station")
+        return self._named(message.policy)
+
+    def _named(self, name: str) -> Service:
+        """The policy served under a name, or whose own name that is; the only one for no name."""
+        service = self._services.get(name)
+        if service is not None:
+            return service
+        known = list(self._services.values())
+        same = [one for one in known if name in ("", one.host.spec.name)]
+        if len(same) == 1:
+            return same[0]
+        served = f"this one serves {', '.join(sorted(self._services))}"
+        if not name:
+            raise UserError("several policies are served here and none is named", "policy server", served)
+        raise UserError(
+            f"policy {name[:100]} is not served here",
+            "policy server",
+            served if len(known) == 1 else f"{served}; {nearest(name, self._services)}",
+        )
+
+    def _dispatch(
+        self, peer: bytes, session: Session, message: Message, caller: Caller, service: Service | None
+    ) -> None:
+        _learn_kind(session, message)
+        if service is None:
+            if message.kind == "bye":
+                for one in self._services.values():
+                    one.forget(session, peer)
+                self._sessions.forget(session)
+            return
         match message.kind:
             case "act":
-                self._enqueue(peer, session, message)
+                service.enqueue(peer, session, message)
             case "hello":
-                self._greet(peer, message)
-            case "push":
-                served = self.host.version
-                number, digest = self.host.switch(Manifest.from_dict(message.body.get("manifest")), message.arrays)
-                self.counts.switches += served != self.host.version
-                self._reply(peer, "ack", message.id, {"number": number, "hash": digest})
+                service.greet(peer, session, message)
             case "outcome":
                 if message.id > session.outcome:  # else sent again after a lost connection
-                    self._count_outcomes(message)
+                    service.count_outcomes(message)
                     session.outcome = message.id
-                self._reply(peer, "ack", message.id)
+                self._outbox.say(peer, "ack", message.id)
             case "reset":
-                self._reply(peer, "ack", message.id, {"forgotten": self._batcher.forget(message.session)})
+                self._outbox.say(peer, "ack", message.id, {"forgotten": service.forget(session, peer)})
             case "status":
-                self._reply(peer, "status", message.id, self.status())
-            case "heartbeat":
-                pass
-            case "bye":
-                self._batcher.forget(message.session)
-                del self._sessions[message.session]
+                heard = getattr(service.desk.offer, "heard", None)
+                if heard is not None and "follow" in message.body:
+                    heard(session.label, message.body)
+                self._outbox.say(peer, "status", message.id, service.status(len(self._sessions)))
             case _:
-                raise MessageError(f"a policy server takes no {message.kind}", "policy server", "ask the right station")
+                service.desk.handle(message, self._answer(peer, session, message.id, service))
 
-    def _session(self, peer: bytes, name: str) -> Session:
-        now = self._clock()
-        session = self._sessions.get(name)
-        if session is None:
-            if len(self._sessions) >= _MAX_SESSIONS:
-                raise Busy(f"{_MAX_SESSIONS} sessions are open", "policy server", "close some, or add a server")
-            session = self._sessions[name] = Session(peer, now, now)
-        session.peer, session.heard = peer, now
-        return session
+    def _answer(self, peer: bytes, session: Session, id: int, service: Service) -> Answer:
+        return Answer(
+            session.label,
+            lambda kind, body, arrays: self._outbox.say(peer, kind, id, body, arrays),
+            lambda error: service.refuse(peer, id, error),
+        )
 
-    def _greet(self, peer: bytes, message: Message) -> None:
-        body, agent = message.body.get("body"), message.body.get("agent")
-        if body is not None:
-            self.host.spec.check_body(BodySpec.from_dict(body), str(agent))
-        number, digest = self.host.version
-        self._reply(peer, "hello", message.id, {"spec": self.host.spec.to_dict(), "number": number, "hash": digest})
-
-    def _enqueue(self, peer: bytes, session: Session, message: Message) -> None:
-        seen = observation_from_arrays(message.arrays)
-        keys = take_array(message.arrays, "noise_keys", "int64", (len(seen.rows), 4))
-        mode: Any = message.body.get("mode")
-        self.host.check(seen, keys, mode)
-        needed = {stream.name: seen.streams[stream.name] for stream in self.host.spec.agent.observations}
-        now = session.acted = self._clock()
-        expires = now + message.deadline_ms / 1000 if message.deadline_ms else float("inf")
-        observation = Observation(seen.rows, needed, seen.time)
-        self._batcher.add(Request(peer, message.id, message.session, observation, keys, mode, now, expires))
-
-    def _count_outcomes(self, message: Message) -> None:
-        rows = rows_from_arrays(message.arrays)
-        outcomes = take_array(message.arrays, "outcomes", "uint8", (len(rows),))
-        given = "versions" in message.arrays
-        versions = take_array(message.arrays, "versions", "int64", (len(rows),)) if given else None
-        self.host.outcome(rows, outcomes, versions)
-
-    def _compute(self, batch: list[Request]) -> None:
-        start = self._clock()
-        try:
-            observation, keys = concatenate(batch)
-            parts = split(self.host.decide(observation, keys, batch[0].mode), batch)
-            answers = [self._answer(request, part) for request, part in zip(batch, parts, strict=True)]
-        except Exception as error:
-            if len(batch) > 1:  # one client's rows must not fail the others'
-                for request in batch:
-                    self._compute([request])
-            elif isinstance(error, EmbodiedError):
-                self._refuse(batch[0].peer, batch[0].id, error)
-            else:
-                log.exception("the policy failed")
-                self._refuse(batch[0].peer, batch[0].id, _unexpected(error, self.host.spec.name))
+    def _refuse(self, peer: bytes, id: int, error: EmbodiedError, service: Service | None) -> None:
+        retry_s = error.wait_s if isinstance(error, _Pressed) else None
+        if service is not None:
+            service.refuse(peer, id, error, retry_s)
             return
-        self._batch_s += 0.1 * (self._clock() - start - self._batch_s)
-        self.counts.batches += 1
-        self.counts.requests += len(batch)
-        self.counts.rows += sum(request.rows for request in batch)
-        self._replies.extend(answers)
-
-    def _answer(self, request: Request, chunk: ActionChunk) -> Reply:
-        body, arrays = chunk_to_message(chunk)
-        return request.peer, encode(Message("act", request.id, body=body, arrays=arrays), self._limits)
-
-    def _active(self, now: float) -> set[str]:
-        return {name for name, session in self._sessions.items() if now - session.acted < _ACTIVE_S}
-
-    def _keep_sessions(self, now: float) -> None:
-        for name, session in list(self._sessions.items()):
-            if now - session.heard >= self._expire_s:
-                del self._sessions[name]
-            elif now - session.spoken >= self._heartbeat_s:
-                session.spoken = now
-                self._replies.append((session.peer, encode(Message("heartbeat", session=name))))
-
-    def _reply(self, peer: bytes, kind: str, id: int, body: dict[str, Any] | None = None) -> None:
-        self._replies.append((peer, encode(Message(kind, id, body=body or {}), self._limits)))
-
-    def _refuse(self, peer: bytes, id: int, error: EmbodiedError) -> None:
-        self.counts.errors += 1
-        body: dict[str, Any] = error.to_dict()
-        if isinstance(error, Busy):
-            self.counts.busy += 1
-            body["retry_ms"] = int(np.clip(self._batch_s * 1000 * 2, 5, 1000))
-        self._reply(peer, "error", id, {k: _plain(v) if isinstance(v, str) else v for k, v in body.items()})
+        self._refused.errors += 1
+        self._refused.busy += isinstance(error, Busy)
+        self._outbox.refuse(peer, id, error, retry_s or 0.0)
 
 
-def _plain(text: str) -> str:
-    """Text that surely can be packed."""
-    return text[:_TEXT].encode("utf-8", "replace").decode()
+class _Pressed(Busy):
+    """A connection that sends more than its share."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__("this client sends more than its share", "policy server", "ask more slowly")
+        self.wait_s = wait_s
 
 
-def _unexpected(error: Exception, policy: str) -> InfrastructureError:
-    return InfrastructureError(f"{type(error).__name__}: {error}", f"server of policy {policy}", "see the server's log")
+def _authorize(caller: Caller | None, kind: str) -> None:
+    if caller is None:
+        raise Unauthorized(
+            "this key is not let in any more", "policy server", "have it added on the server: embodied keys add"
+        )
+    role = _ROLES.get(kind)
+    if role is not None:
+        caller.require(role, kind)
+
+
+def _learn_kind(session: Session, message: Message) -> None:
+    """A `hello` says what kind of client it is; so may an `act`, since a new server heard no `hello`."""
+    if message.kind not in ("hello", "act"):
+        return
+    kind = message.body.get("role")
+    if kind is None:
+        return
+    if type(kind) is not str or kind not in KINDS:
+        raise UserError(f"unknown role {str(kind)[:20]!r}", "role", f"send one of {', '.join(KINDS)}")
+    session.kind = kind

@@ -167,8 +167,15 @@ def decode_header(frame: Buffer, limits: Limits = LIMITS) -> Header:
     return Header(message, entries)
 
 
-def decode_arrays(header: Header, frames: Sequence[Buffer]) -> Message:
-    """Fill a checked header's arrays from its frames; see `decode`."""
+def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | None = None) -> Message:
+    """Fill a checked header's arrays from its frames; see `decode`.
+
+    Args:
+        header: Of the message.
+        frames: Its arrays.
+        view_bytes: Arrays of this size and more are read-only views of their frames where they are aligned, for a
+            receiver that copies them anyway. None copies all.
+    """
     where = _where(header.message)
     if len(frames) != len(header.arrays):
         raise MessageError(
@@ -182,10 +189,15 @@ def decode_arrays(header: Header, frames: Sequence[Buffer]) -> Message:
             )
     arrays = {}
     for (name, dtype, shape), frame in zip(header.arrays, frames, strict=True):
-        view = np.frombuffer(frame, np.uint8)
-        if dtype == "bool" and view.size and view.max() > 1:
+        kind = DTYPES[dtype]
+        view = np.frombuffer(frame, kind)
+        if dtype == "bool" and view.size and view.view(np.uint8).max() > 1:
             raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
-        arrays[name] = view.view(DTYPES[dtype]).astype(dtype).reshape(shape)
+        if view_bytes is not None and view.nbytes >= view_bytes and view.flags.aligned and kind.isnative:
+            view.flags.writeable = False
+            arrays[name] = view.reshape(shape)
+        else:
+            arrays[name] = view.astype(dtype).reshape(shape)
     header.message.arrays = arrays
     return header.message
 

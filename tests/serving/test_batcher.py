@@ -7,10 +7,17 @@ from embodied.serving.batcher import Batcher, Request, concatenate, split
 
 
 def request(
-    session: str, rows: int = 1, *, id: int = 1, mode: str = "mean", at: float = 0.0, expires: float = 9.0
+    session: str,
+    rows: int = 1,
+    *,
+    id: int = 1,
+    mode: str = "mean",
+    at: float = 0.0,
+    expires: float = 9.0,
+    robot: bool = False,
 ) -> Request:
     seen = observation(rows, id)
-    return Request(b"peer", id, session, seen, seen.rows.noise_keys(0), mode, at, expires)  # type: ignore[arg-type]
+    return Request(b"peer", id, session, seen, seen.rows.noise_keys(0), mode, at, expires, robot)  # type: ignore[arg-type]
 
 
 def test_a_lone_client_never_waits() -> None:
@@ -34,17 +41,17 @@ def test_a_full_batch_waits_for_nobody_and_oversize_goes_alone() -> None:
     for session, rows in (("a", 3), ("b", 9), ("c", 1)):
         batcher.add(request(session, rows))
     assert batcher.due({"a", "b", "c", "d"}) == -float("inf")
-    assert [r.session for r in batcher.take()] == ["a", "c"]
-    assert [r.session for r in batcher.take()] == ["b"]
-    assert batcher.take() == []
+    assert [r.session for r in batcher.take(9.0)] == ["a", "c"]
+    assert [r.session for r in batcher.take(9.0)] == ["b"]
+    assert batcher.take(9.0) == []
 
 
 def test_modes_do_not_mix_and_the_oldest_goes_first() -> None:
     batcher = Batcher(1.0, 64, 8)
     for session, mode in (("a", "mean"), ("b", "sample"), ("c", "mean")):
         batcher.add(request(session, mode=mode))
-    assert [r.session for r in batcher.take()] == ["a", "c"]
-    assert [r.session for r in batcher.take()] == ["b"]
+    assert [r.session for r in batcher.take(9.0)] == ["a", "c"]
+    assert [r.session for r in batcher.take(9.0)] == ["b"]
 
 
 def test_the_queue_is_bounded_and_late_or_forgotten_requests_leave_it() -> None:

@@ -23,6 +23,7 @@ from tiny import (
     server,
     start_server,
     tensors,
+    whole_desk,
 )
 
 from embodied.client import LocalClient, PolicyClient, RemoteClient
@@ -309,7 +310,7 @@ def test_sigterm_answers_what_has_arrived_and_says_goodbye(tmp_path: Path) -> No
 
 def test_two_servers_on_one_address(one_server: str) -> None:
     with pytest.raises(UserError, match="another server listens there"):
-        PolicyServer(PolicyHost(TinyPolicy()), one_server).open()
+        PolicyServer({"tiny": whole_desk()}, one_server).open()
 
 
 def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-untyped-def]

@@ -1,9 +1,10 @@
 """The server without sockets, on a fake clock."""
 
+import time
 from typing import Any
 
 import numpy as np
-from tiny import BODY, SPEC, TinyPolicy, manifest, observation, same, tensors
+from tiny import BODY, SPEC, TinyPolicy, manifest, observation, same, tensors, whole_desk
 
 from embodied.errors import Busy
 from embodied.serving.host import PolicyHost
@@ -18,7 +19,8 @@ class World:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.host = PolicyHost(TinyPolicy())
-        self.station = ServerStation(self.host, max_wait_s=0.5, clock=lambda: self.now, **options)
+        self.desk = whole_desk(self.host)
+        self.station = ServerStation({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
 
     def say(self, session: str, kind: str, id: int = 1, **fields: Any) -> None:
         self.station.handle(session.encode(), [bytes(f) for f in encode(Message(kind, id, session, **fields))])
@@ -27,6 +29,16 @@ class World:
         seen = observation(rows, id)
         arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
         self.say(session, "act", id, deadline_ms=deadline_ms, body={"mode": mode}, arrays=arrays)
+
+    def until(self, ids: set[int]) -> dict[int, Message]:
+        """What was answered to these, however long a version takes to load."""
+        said: dict[int, Message] = {}
+        limit = time.monotonic() + 30
+        while not ids <= said.keys():
+            assert time.monotonic() < limit, f"only {sorted(said)} were answered"
+            said |= {message.id: message for _, message in self.hear()}
+            time.sleep(0.001)
+        return said
 
     def hear(self, **options: Any) -> list[tuple[str, Message]]:
         said = [(peer.decode(), decode([bytes(f) for f in frames])) for peer, frames in self.station.tick(**options)]
@@ -113,15 +125,18 @@ def test_weights_switch_between_batches() -> None:
     world = World()
     world.ask("a", 1)
     world.hear()
-    world.ask("a", 2)
     world.say("learner", "push", 7, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("learner", "push", 8, body={"manifest": manifest(4).to_dict()}, arrays=tensors(4))
     world.say("learner", "push", 9, body={"manifest": {"policy": "tiny"}})
-    said = {message.id: message for _, message in world.hear()}
+    assert world.station.wait() <= 0.001
+    said = world.until({7, 8, 9})
     assert said[7].body == {"number": 5, "hash": manifest(5).version.hash}
     assert said[8].body["code"] == "weights_refused" and "stale" in said[8].body["what"]
     assert said[9].body["code"] == "message"
-    chunk = chunk_from_message(said[2].body, said[2].arrays)
+    assert not world.station.loading
+    world.ask("a", 2)
+    answer = world.until({2})[2]
+    chunk = chunk_from_message(answer.body, answer.arrays)
     assert (chunk.versions == 5).all() and (chunk.values == 5).all()
     assert world.station.counts.switches == 1
 
@@ -134,7 +149,7 @@ def test_hello_status_reset_and_what_is_not_served_here() -> None:
     world.say("a", "status", 4)
     world.ask("b", 1)
     world.say("b", "reset", 5)
-    world.say("a", "credit", 6)
+    world.say("a", "segment", 6)
     world.say("a", "status", 7, policy="other")
     said = {message.id: message for _, message in world.hear()}
     assert said[1].body["spec"] == SPEC.to_dict()

@@ -1,5 +1,6 @@
 """A numpy policy of a few numbers, its server in a process of its own, and clients in theirs."""
 
+import importlib.util
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +15,14 @@ from embodied.client import RemoteClient
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import WeightsRefused
 from embodied.noise import normal
+from embodied.serving.answer import Answer
+from embodied.serving.desk import Desk
 from embodied.serving.host import PolicyHost
+from embodied.serving.loader import Loader
 from embodied.serving.server import serve
 from embodied.spec import AgentSpec, BodySpec, PolicySpec, Stream
 from embodied.weights.manifest import Manifest
+from embodied.wire.message import Message
 
 SPAWN = multiprocessing.get_context("spawn")
 AGENT = AgentSpec(
@@ -72,6 +77,37 @@ class TinyPolicy:
         self._tensors = {name: np.array(tensors[name]) for name in self._tensors}
 
 
+class WholePushes:
+    """Takes a version that comes in one message."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        said = Manifest.from_dict(message.body.get("manifest"))
+
+        def done(result: Any) -> None:
+            if isinstance(result, Exception):
+                answer.refuse(result)  # type: ignore[arg-type]
+            else:
+                answer("ack", {"number": result.number, "hash": result.hash})
+
+        self._loader.submit(lambda: (said, message.arrays), "push", done)
+
+    def tick(self) -> None:
+        pass
+
+    def status(self) -> Mapping[str, Any]:
+        return {"pushes": "whole"}
+
+
+def whole_desk(host: PolicyHost | None = None, **parts: Any) -> Desk:
+    """A desk whose pushes come in one message."""
+    host = host or PolicyHost(TinyPolicy())
+    loader = Loader(host)
+    return Desk(host, loader, WholePushes(loader), **parts)
+
+
 def observation(count: int, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
     rows = Rows.of_bodies(count)
@@ -98,7 +134,9 @@ def _serve(address: str, pipe: Connection) -> None:
         assert line.startswith("serving policy tiny")
         pipe.send(line.rpartition(" at ")[2])
 
-    serve(PolicyHost(TinyPolicy()), address, announce=announce)
+    host = PolicyHost(TinyPolicy())
+    chunked = importlib.util.find_spec("embodied.serving.receiving") is not None
+    serve({SPEC.name: Desk.of(host) if chunked else whole_desk(host)}, address, announce=announce)
     pipe.send("drained")
 
 

@@ -1,0 +1,47 @@
+"""How much one connection may send: a token bucket of messages and one of bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one connection may send, on average over a second; a burst of one second's worth is free.
+
+    Attributes:
+        messages: Per second; 0 for no limit.
+        bytes: Per second, pushes of weights not counted; 0 for no limit.
+    """
+
+    messages: float = 2000.0
+    bytes: float = 2e9
+
+    def to_dict(self) -> Mapping[str, float]:
+        return dict(vars(self))
+
+
+class Bucket:
+    """Tokens that grow back with time, at most `rate` of them.
+
+    What costs more than there is makes a debt that is waited for afterwards, so one large message always passes.
+
+    Args:
+        rate: Tokens per second; 0 for no limit.
+        now: Seconds.
+    """
+
+    __slots__ = ("_at", "_rate", "_tokens")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate, self._tokens, self._at = rate, rate, now
+
+    def spend(self, cost: float, now: float) -> float:
+        """Pay, unless there is a debt; returns the seconds until it is paid off, 0 if `cost` was paid."""
+        if self._rate <= 0:
+            return 0.0
+        self._tokens = min(self._tokens + (now - self._at) * self._rate, self._rate)
+        self._at = now
+        if self._tokens <= 0:
+            return (1.0 - self._tokens) / self._rate
+        self._tokens -= cost
+        return 0.0

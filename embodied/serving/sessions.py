@@ -1,0 +1,142 @@
+"""Who talks to a server: sessions that expire, and the connections they come in on. Bounded, whatever is sent."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from embodied.serving.limits import Bucket, Rates
+
+ROBOT, SIMULATOR, TOOL = "robot", "simulator", "tool"
+KINDS = (ROBOT, SIMULATOR, TOOL)
+
+_MAX_PER_CONNECTION = 64
+_MAX_CONNECTIONS = 4096
+
+Key = tuple[str, str]
+
+
+@dataclass(eq=False)
+class Session:
+    """One client of one caller.
+
+    Attributes:
+        key: Name of the caller and the client's name for itself, so no caller can take over another's session.
+        peer: The connection it was last heard on.
+        heard: When.
+        spoken: When it was last sent a heartbeat.
+        kind: `robot`, `simulator` or `tool`.
+        outcome: Number of its last outcome that was counted.
+    """
+
+    key: Key
+    peer: bytes
+    heard: float
+    spoken: float
+    kind: str = SIMULATOR
+    outcome: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name for others than this table."""
+        caller, name = self.key
+        return f"{caller}/{name}" if caller else name
+
+
+@dataclass(eq=False)
+class _Connection:
+    heard: float
+    messages: Bucket
+    bytes: Bucket
+    sessions: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+
+
+class Sessions:
+    """The sessions of a server, the longest unheard first.
+
+    When the table is full the longest unheard one makes room; all it loses is what it said in its `hello`, and that an
+    outcome sent twice is known. A connection that uses many names loses its own.
+
+    Args:
+        most: Sessions.
+        heartbeat_s: How often a session is sent a heartbeat.
+        expire_s: Silence after which a session, or a connection, is forgotten.
+        rates: What one connection may send.
+        now: Seconds.
+    """
+
+    def __init__(self, most: int, heartbeat_s: float, expire_s: float, rates: Rates, now: float) -> None:
+        self._most, self._heartbeat_s, self._expire_s, self._rates = most, heartbeat_s, expire_s, rates
+        self._sessions: OrderedDict[Key, Session] = OrderedDict()
+        self._connections: OrderedDict[bytes, _Connection] = OrderedDict()
+        self._look = now
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def __contains__(self, session: Session) -> bool:
+        return self._sessions.get(session.key) is session
+
+    def charge(self, peer: bytes, size: int, now: float) -> float:
+        """Count a message against its connection's rates; returns the seconds it should have waited, 0 for none."""
+        line = self._connection(peer, now)
+        return line.messages.spend(1, now) or (line.bytes.spend(size, now) if size else 0.0)
+
+    def hear(self, peer: bytes, caller: str, name: str, now: float) -> Session:
+        """The session that speaks; a new one where it is not known. A client without a name is its connection."""
+        key = (caller, name or f"unnamed-{peer.hex()}")
+        session = self._sessions.get(key)
+        if session is None:
+            self._make_room(self._connection(peer, now))
+            session = self._sessions[key] = Session(key, peer, now, now)
+            self._connections[peer].sessions[key] = None
+        elif session.peer != peer:
+            self._leave(session)
+            session.peer = peer
+            self._connection(peer, now).sessions[key] = None
+        session.heard = now
+        self._sessions.move_to_end(key)
+        return session
+
+    def forget(self, session: Session) -> None:
+        if session in self:
+            del self._sessions[session.key]
+            self._leave(session)
+
+    def tick(self, now: float) -> list[Session]:
+        """Forget who was silent; returns who should be sent a heartbeat."""
+        if now < self._look:
+            return []
+        self._look = now + self._heartbeat_s / 4
+        while self._sessions and now - (first := next(iter(self))).heard >= self._expire_s:
+            self.forget(first)
+        while self._connections and now - next(iter(self._connections.values())).heard >= self._expire_s:
+            self._connections.popitem(last=False)
+        due = [session for session in self if now - session.spoken >= self._heartbeat_s]
+        for session in due:
+            session.spoken = now
+        return due
+
+    def _connection(self, peer: bytes, now: float) -> _Connection:
+        line = self._connections.get(peer)
+        if line is None:
+            if len(self._connections) >= _MAX_CONNECTIONS:
+                self._connections.popitem(last=False)
+            messages, size = Bucket(self._rates.messages, now), Bucket(self._rates.bytes, now)
+            line = self._connections[peer] = _Connection(now, messages, size)
+        line.heard = now
+        self._connections.move_to_end(peer)
+        return line
+
+    def _make_room(self, line: _Connection) -> None:
+        if len(line.sessions) >= _MAX_PER_CONNECTION:
+            self.forget(self._sessions[next(iter(line.sessions))])
+        elif len(self._sessions) >= self._most:
+            self.forget(next(iter(self)))
+
+    def _leave(self, session: Session) -> None:
+        line = self._connections.get(session.peer)
+        if line is not None:
+            line.sessions.pop(session.key, None)
