@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import ActionChunk, Observation, Outcome, Rows
 from embodied.errors import DataError, MessageError, SpecMismatch, UserError, WeightsRefused, nearest
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import Manifest, Version
+from embodied.weights.manifest import Manifest, Verified, Version
 from policies.base import Mode, Policy
 
 _MODES = ("sample", "mean")
@@ -55,6 +55,14 @@ class PolicyHost:
     @property
     def version(self) -> Version:
         return self._manifest.version if self._manifest else Version(0, "")
+
+    def tensors(self) -> Mapping[str, NDArray[Any]]:
+        """Copies of the weights served. In another thread than `decide`, verify them: a switch may come in between."""
+        return self._policy.tensors()
+
+    def layout(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name to shape and dtype of every tensor a version of this policy consists of. Copies the weights to see."""
+        return {name: (array.shape, array.dtype.name) for name, array in self._policy.tensors().items()}
 
     def check(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
         """Whether the policy can decide on this.
@@ -187,7 +195,8 @@ class PolicyHost:
         """
         if not self.admit(manifest, back):
             return None
-        manifest.verify(tensors)
+        if not (isinstance(tensors, Verified) and tensors.hash == manifest.hash):
+            manifest.verify(tensors)
         if self._standby is None:
             return Prepared(manifest, tensors, back)
         self._standby.load(tensors)

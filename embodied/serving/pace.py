@@ -1,9 +1,14 @@
-"""How fast to ask: a cap on bytes per second that lets a short burst through."""
+"""How fast to ask: a cap on bytes per second, sizes that fit the link, pauses after failures."""
 
 import time
 from collections.abc import Callable
 
 BURST_S = 0.25
+LEAST, MOST, MOST_CAPPED = 2**16, 2**20, 2**18
+"""Bytes of one range: at least, at most, and at most under a cap, so that the link stays free for others."""
+
+_FAST_S, _SLOW_S = 0.25, 2.0
+_FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
 class Pace:
@@ -29,3 +34,45 @@ class Pace:
         """So many bytes have been asked for."""
         if self.rate:
             self._free = max(self._free, self._clock()) + nbytes / self.rate
+
+
+class Stride:
+    """How many bytes to ask for at once: more while answers come fast, fewer when they take long.
+
+    Args:
+        rate: Cap in bytes per second; 0 for none.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._most = int(min(max(rate * BURST_S, LEAST), MOST_CAPPED)) if rate else MOST
+        self.size = LEAST
+
+    def took(self, size: int, seconds: float) -> None:
+        """A range of `size` bytes arrived after so long."""
+        if seconds < _FAST_S and size == self.size:
+            self.size = min(2 * self.size, self._most)
+        elif seconds > _SLOW_S:
+            self.size = max(self.size // 2, LEAST)
+
+    def least(self) -> None:
+        """A range did not arrive."""
+        self.size = LEAST
+
+
+class Backoff:
+    """Pauses that double from a second to a minute, until something succeeds."""
+
+    def __init__(self) -> None:
+        self._pause, self._until = 0.0, -float("inf")
+
+    def fail(self, now: float) -> None:
+        """Rest, longer than the last time."""
+        self._pause = min(max(2 * self._pause, _FIRST_S), _LONGEST_S)
+        self._until = now + self._pause
+
+    def clear(self) -> None:
+        self._pause, self._until = 0.0, -float("inf")
+
+    def wait(self, now: float) -> float:
+        """Seconds of rest left."""
+        return max(self._until - now, 0.0)

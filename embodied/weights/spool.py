@@ -15,22 +15,17 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError
 from embodied.files import disk_errors, remove
+from embodied.weights.transfer import chunk_hash
 
 PART, JOURNAL = ".part", ".journal"
 
 _LINE_LIMIT = 4096
 _RANGE_LIMIT = 2**24
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-
-
-def range_hash(data: bytes | memoryview) -> str:
-    """xxh3-128 hex digest of the bytes of one range."""
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 class Spool:
@@ -63,7 +58,7 @@ class Spool:
                 self._log = os.open(self._journal, flags | (0 if known else os.O_TRUNC), 0o644)
                 _write_all(self._log, f"\n{head}\n".encode())
                 for start, size, digest in known:
-                    if range_hash(self._read(start, size)) == digest:
+                    if chunk_hash(np.frombuffer(self._read(start, size), np.uint8)) == digest:
                         self._add(start, start + size)
         except BaseException:
             self.discard()
@@ -89,7 +84,7 @@ class Spool:
         Args:
             offset: Of its first byte in the content.
             data: uint8 [size].
-            digest: `range_hash` of the data, as its sender says.
+            digest: Its `chunk_hash`, as its sender says.
 
         Raises:
             MessageError: It is beyond the content's end, or its hash differs; nothing is kept.
@@ -98,13 +93,13 @@ class Spool:
         end = offset + data.nbytes
         if offset < 0 or end > self.nbytes:
             raise MessageError(f"bytes {offset} to {end} of {self.nbytes}", f"version {self.label}", "ask for others")
-        view = np.ascontiguousarray(data, np.uint8).reshape(-1).data
-        if range_hash(view) != digest:
+        flat = np.ascontiguousarray(data, np.uint8).reshape(-1)
+        if chunk_hash(flat) != digest:
             raise MessageError(f"bytes {offset} to {end} arrived damaged", f"version {self.label}", "ask again")
         with disk_errors(self._part):
             written = 0
-            while written < len(view):
-                written += os.pwrite(self._fd, view[written:], offset + written)
+            while written < flat.size:
+                written += os.pwrite(self._fd, flat.data[written:], offset + written)
             _write_all(self._log, (json.dumps([offset, data.nbytes, digest]) + "\n").encode())
         self._add(offset, end)
 
