@@ -177,7 +177,7 @@ def _clear_path(address: str) -> None:
 def _bind_error(error: zmq.ZMQError, address: str) -> UserError | InfrastructureError:
     if error.errno == errno.EADDRINUSE:
         port = int(address.rpartition(":")[2])
-        return UserError(f"port {port} is in use{_holder(port)}", address, "stop that process, or choose another port")
+        return UserError(f"port {port} is in use{holder(port)}", address, "stop that process, or choose another port")
     if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
         return UserError("this machine has no such network address", address, "use 127.0.0.1, or an address of its own")
     if error.errno == errno.EACCES:
@@ -185,7 +185,7 @@ def _bind_error(error: zmq.ZMQError, address: str) -> UserError | Infrastructure
     return InfrastructureError(f"cannot listen: {error}", address, "choose another address")
 
 
-def _holder(port: int) -> str:
+def holder(port: int) -> str:
     """` by process 12 (python)` where Linux tells, else empty."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
