@@ -115,6 +115,8 @@ class Requester:
     ) -> int:
         """Ask, and return at once the number under which `collect` gives the answer.
 
+        What cannot be sent yet, with no connection or after a refusal, leaves in `collect`, `answered` or `tick`.
+
         Raises:
             Busy: `IN_FLIGHT` requests are neither collected nor cancelled.
             MessageError: The request is malformed or too large.
