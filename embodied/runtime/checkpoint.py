@@ -126,6 +126,18 @@ def _discard(path: Path) -> None:
         remove(gone)
 
 
+def discard_after(folder: Path, step: int) -> None:
+    """Remove checkpoints of a later step: they belong to a continuation that is given up."""
+    for path in checkpoints(folder):
+        if _order(path)[0] > step:
+            _discard(path)
+
+
+def steps(folder: Path) -> set[int]:
+    """Steps of which there is a checkpoint, whole or damaged."""
+    return {_order(path)[0] for path in checkpoints(folder)}
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Folders that are named as checkpoints, whole or damaged, by step."""
     found = folder.iterdir() if folder.is_dir() else ()

@@ -27,9 +27,11 @@ from embodied.rollout.play import Played, by_expert, by_policy, play
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime.build import build, require_parts, resolve
 from embodied.runtime.parts import make_body, make_client, make_policy
-from embodied.runtime.publisher import Publisher
+from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
+from embodied.weights.pointers import Held
 from embodied.weights.registry import Registry
+from embodied.weights.signing import Signer
 
 AGENT = "robot"
 
@@ -73,8 +75,10 @@ class InlineRun:
         self.reward = build(settings.reward, "reward", self.body.spec.task, settings.task.get("reward", "dense"))
         require_parts(self.reward, settings.reward, "reward", "score")
         self.actor = Actor(self.body, self.client, self.spec, rollout.steps, seed, attempt, self.watch, AGENT)
-        self.registry = Registry(folder / "weights", keep=settings.runtime.versions)
-        self.publisher = Publisher(self.registry, self.client, self.spec)
+        signer = Signer.from_keys(settings.serve.keys)
+        self.registry = Registry(folder / "weights", keep=settings.runtime.versions, signer=signer)
+        patience = Patience(f"run={folder}", math.inf if settings.debug else settings.runtime.hold_s, progress.say)
+        self.publisher = Publisher(self.registry, self.client, self.spec, patience)
         self.assembler = EpisodeAssembler(self.body.spec, attempt)
         recover(folder / "episodes")
         self.store = EpisodeStore(
@@ -96,8 +100,8 @@ class InlineRun:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds the run has taken, earlier attempts included."""
-        return self.earlier_s + time.monotonic() - self.start
+        """Seconds the run has taken, earlier attempts included, but not what it waited for after a rollback."""
+        return self.earlier_s + time.monotonic() - self.start - self.publisher.waited_s
 
     @property
     def finished(self) -> bool:
@@ -299,9 +303,14 @@ class InlineRun:
             state=state,
             keep=self.settings.checkpoint.keep,
         )
+        self.publisher.pair(self.step, checkpoints.steps(self.folder / "checkpoints"))
 
-    def restore(self, saved: "checkpoints.Loaded") -> None:
-        """Go on from a checkpoint of this run. Its weights are published anew, under a number never used before."""
+    def restore(self, saved: "checkpoints.Loaded", held: Held | None = None) -> None:
+        """Go on from a checkpoint of this run. Its weights are published anew, under a number never used before.
+
+        Args:
+            held: The hold after a rollback that asked for this checkpoint.
+        """
         state = saved.state
         self.trained.load(saved.learner["learner"])
         self.actor.load(saved.learner["actor"])
@@ -310,7 +319,7 @@ class InlineRun:
         self.reached, self.played = int(state["reached"]), int(state["played"])
         self.warm, self.earlier_s = bool(state["warm"]), float(state["elapsed_s"])
         self.metrics.truncate_after(self.step)
-        self.publisher.publish(self.trained)
+        self.publisher.publish(self.trained, held)
 
     def close(self) -> None:
         """Let go of everything; what was acknowledged stays."""

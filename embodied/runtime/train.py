@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from embodied.errors import UserError
+from embodied.errors import CorruptFile, InfrastructureError, UserError
 from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime import run_folder
 from embodied.runtime.inline import InlineRun
+from embodied.runtime.publisher import RestoreAsked
 from embodied.runtime.report import report
 from embodied.runtime.settings import CONFIG, Settings, resumed_config, typed
 
@@ -43,26 +44,69 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
 
 
 def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> str:
-    """Run until the end of training and report; returns the last line. The caller holds the folder's lock."""
-    attempt = run_folder.next_attempt(folder)
+    """Run until the end of training and report; returns the last line. The caller holds the folder's lock.
+
+    A run that is to go back to a checkpoint after a rollback starts again from it, as a resumed one does, so that
+    nothing gathered before trains it.
+    """
     torch.set_num_threads(settings.runtime.threads)
     title = f"{settings.task.get('name')} {folder.name}"
-    with Progress(title, settings.budget.env_steps, settings.budget.wall_s or float("inf")) as progress:
-        run = InlineRun(settings, folder, attempt, progress)
+    while True:
+        attempt = run_folder.next_attempt(folder)
+        with Progress(title, settings.budget.env_steps, settings.budget.wall_s or float("inf")) as progress:
+            run = InlineRun(settings, folder, attempt, progress)
+            try:
+                if attempt:
+                    _take_up(run)
+                # Only now are the settings known to fit: a refused resume leaves the run those that did.
+                write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
+                run_folder.point_latest(root, folder)
+                run.run()
+                return report(run)
+            except RestoreAsked:
+                run.store.seal()
+            finally:
+                run.close()
+
+
+def _take_up(run: InlineRun) -> None:
+    """Go on from the newest checkpoint, or from that of the version a rollback went back to, if that was asked for."""
+    folder, say = run.folder / "checkpoints", run.progress.say
+    held = run.registry.held(run.spec.name)
+    if held is not None and held.restore:
+        saved: checkpoints.Loaded | None = _rolled_back(run)
+    else:
+        held, saved = None, checkpoints.latest(folder, run.spec.to_dict())
+    if saved is None:
+        run.metrics.truncate_after(-1)
+        say(f"starting {run.folder} anew")
+        return
+    run.restore(saved, held)
+    say(f"{'going back' if held else 'resuming'} {run.folder} {'to' if held else 'at'} step {run.step}")
+    if run.warm and run.finished:
+        say("it has reached its end: a larger evaluate.target or budget.env_steps lets it go on")
+
+
+def _rolled_back(run: InlineRun) -> "checkpoints.Loaded":
+    """The checkpoint paired with the version that was rolled back to, or with the newest before it that is whole.
+
+    Raises:
+        InfrastructureError: There is none any more.
+    """
+    folder, spec = run.folder / "checkpoints", run.spec.to_dict()
+    there = checkpoints.steps(folder)
+    for version, step in run.registry.restorable(run.spec.name):
+        if step not in there:
+            continue
         try:
-            if attempt:
-                saved = checkpoints.latest(folder / "checkpoints", run.spec.to_dict())
-                if saved is not None:
-                    run.restore(saved)
-                else:
-                    run.metrics.truncate_after(-1)
-                progress.say(f"resuming {folder} at step {run.step}" if saved else f"starting {folder} anew")
-                if run.warm and run.finished:
-                    progress.say("it has reached its end: a larger evaluate.target or budget.env_steps lets it go on")
-            # Only now are the settings known to fit: a refused resume leaves the run those that did.
-            write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
-            run_folder.point_latest(root, folder)
-            run.run()
-            return report(run)
-        finally:
-            run.close()
+            saved = checkpoints.load(folder / f"{step:08d}", spec)
+        except CorruptFile as error:
+            run.progress.say(f"not the checkpoint of version {version.number}: {error.line()}")
+            continue
+        checkpoints.discard_after(folder, step)
+        return saved
+    raise InfrastructureError(
+        "no checkpoint of the version rolled back to, or of one before it, is whole",
+        str(folder),
+        f"`embodied weights resume run={run.folder}` goes on from the newest checkpoint",
+    )

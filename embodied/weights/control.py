@@ -134,19 +134,19 @@ class Control(Versions):
                 where = f"policy {policy} in {self.folder}"
                 if pointers.held is None:
                     raise UserError("nothing is held, so nothing is to be restored", where, "roll back first")
-                if self.restorable(policy) is None:
+                if not self.restorable(policy):
                     what = "no checkpoint is paired with the version served or an older one"
                     raise UserError(what, where, "roll back to another version, or resume without restore=true")
                 held = replace(pointers.held, restore=True)
             self._point("resume", policy, pointers.serving, by, restore=restore, held=held)
         return self.wanted(policy)
 
-    def restorable(self, policy: str) -> tuple[Version, int] | None:
-        """The newest version up to that rolled back to with a checkpoint, and the checkpoint's step. Raises as
+    def restorable(self, policy: str) -> list[tuple[Version, int]]:
+        """Versions with a checkpoint up to that rolled back to, newest first, and the checkpoints' steps. Raises as
         `wanted`."""
         pointers = self.pointers(policy)
         served = pointers.serving or max(self.versions(policy), default=Version(0, ""))
-        return max(((v, step) for v, step in pointers.paired.items() if v.number <= served.number), default=None)
+        return sorted(((v, step) for v, step in pointers.paired.items() if v.number <= served.number), reverse=True)
 
     def pair(self, policy: str, paired: Mapping[int, int]) -> None:
         """Say which versions have a checkpoint, by number, with its step; all others have none any more.

@@ -17,6 +17,8 @@ from embodied.weights.manifest import Version
 
 FIX = "delete it and set the pointers anew; until then the newest versions are served and none is deleted"
 TEXT = 200
+BY_SERVER = "the policy server"
+"""Who holds a registry whose learner was refused by the server it pushes to."""
 
 _SETTLED_NS = 100_000_000  # a file changed longer ago than a file system's clock is coarse
 _ABSENT = (0, 0, 0)

@@ -17,6 +17,7 @@ from embodied.files import atomic_dir, read_sealed, remove, sealed, temporary_na
 from embodied.weights.audit import write_audit
 from embodied.weights.control import Control
 from embodied.weights.manifest import Manifest, Version, check_policy_name
+from embodied.weights.pointers import Held
 from embodied.weights.tensors import write_tensors
 from embodied.weights.versions import MANIFEST, SIGNATURE, TENSORS, Trusted
 
@@ -112,14 +113,14 @@ class Registry(Control):
         tensors: Mapping[str, NDArray[Any]],
         spec: Mapping[str, Any],
         parent: str = "",
-        restored: bool = False,
+        restored: Held | None = None,
     ) -> Manifest:
         """Write a reserved version of a policy; it is the newest, whole, when this returns, and served unless pinned.
 
         Publishing the same content under the same number again does nothing.
 
         Args:
-            restored: These are the weights a hold with `restore` asked for: it ends with them.
+            restored: A hold that asked for a restore; these are the weights of that checkpoint, and end it.
 
         Raises:
             WeightsHeld: A rollback stopped publication; says who, when, and what goes on.
@@ -241,13 +242,13 @@ class Registry(Control):
     def _write_numbers(self, numbers: Mapping[str, int]) -> None:
         write_bytes(self.folder / "numbers.json", sealed({"numbers": numbers}))
 
-    def _check_not_held(self, manifest: Manifest, restored: bool = False) -> None:
+    def _check_not_held(self, manifest: Manifest, restored: Held | None = None) -> None:
         """Raise `WeightsHeld` if publication is stopped; a damaged `slots.json` stops nothing."""
         try:
             held = self.held(manifest.policy)
         except CorruptFile:
             return
-        if held is None or (held.restore and restored):
+        if held is None or (held.restore and held == restored):
             return
         said = "until its checkpoint is restored" if held.restore else str(held)
         raise WeightsHeld(
