@@ -1,0 +1,63 @@
+"""Where a gateway listens for TCP connections, and how it is told to end."""
+
+import hmac
+import ipaddress
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from embodied.errors import UserError
+
+
+def parse(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `ws://host:port`; raises `UserError` where it is neither."""
+    found = re.fullmatch(r"(?:ws://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", address)
+    if found is None or int(found[2]) > 65535:
+        raise UserError("not an address", address[:200], "write host:port, such as 127.0.0.1:8000")
+    return found[1].strip("[]"), int(found[2])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_key(given: Sequence[str], wanted: str | None) -> bool:
+    """Whether the values of a request's `Authorization` header hold the key that is wanted, if one is."""
+    if wanted is None:
+        return True
+    scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
+    same = hmac.compare_digest(key.strip().encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
+    return same and scheme.lower() == "api-key"
+
+
+def listen(host: str, port: int, address: str) -> socket.socket:
+    """A listening TCP socket; raises `UserError` naming `address` where there can be none."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise UserError(f"cannot listen: {why.lower()}", address, "choose another port or address") from None
+
+
+@contextmanager
+def signals(stop: threading.Event) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into `stop`, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

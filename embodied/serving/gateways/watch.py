@@ -1,0 +1,46 @@
+"""A watch over connections whose threads may be stuck in a send: who exceeds its time is cut off."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_LOOK_S = 0.25
+
+
+class Watch:
+    """Shuts sockets down whose owner stays in a `within` for too long. One thread for all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limits: dict[int, tuple[float, socket.socket]] = {}
+        self._next = 0
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    @contextmanager
+    def within(self, sock: socket.socket, seconds: float) -> Iterator[None]:
+        """What is done within must take at most `seconds`, else the socket is shut down."""
+        with self._lock:
+            key = self._next = self._next + 1
+            self._limits[key] = (time.monotonic() + seconds, sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._limits[key]
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            now = time.monotonic()
+            with self._lock:
+                late = [sock for limit, sock in self._limits.values() if limit < now]
+            for sock in late:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
