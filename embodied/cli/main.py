@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": "measure a run's policy on seeds: embodied eval run=latest episodes=200 seed=1000",
     "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc:///tmp/policy",
     "keys": "a server's keys, and who may call it: embodied keys create FOLDER",
+    "weights": "list versions; pin one, roll back, go on: embodied weights rollback run=latest",
     "tasks": "list robot, cameras, instruction and measured expert success of every task",
     "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",
     "episodes": "list, show, trace or replay stored episodes: embodied episodes ls run=latest",
