@@ -149,6 +149,12 @@ class GrootKeys:
         return cls(name, cameras, vectors, text, language, action, agent.action_dim, section.get("resize", False))
 
     @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Ours that are named."""
+        named = {s.name: s for s in (*self.video.values(), *(s for s, _ in self.state.values()))}
+        return (*named.values(), *((self.text,) if self.text else ()))
+
+    @property
     def row_bytes(self) -> int:
         """Bytes to be expected of one row's frame in a client's observation."""
         images = sum(max(s.size, _ANY_IMAGE if self.resize else 0) for s in self.video.values())

@@ -38,7 +38,7 @@ from policies.base import Mode
 
 log = logging.getLogger(__name__)
 
-_SLACK = 1 << 20  # bytes of a message beside its arrays
+_SLACK = 1 << 23  # bytes of a message beside what the spec says, so that images too large are answered
 _FRAMES = 8  # of one message, its envelope included
 _ENVELOPE = 256  # bytes of one frame of it
 _AT_ONCE = 16  # messages taken in before answers are sent
