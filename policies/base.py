@@ -39,7 +39,7 @@ class Policy(Protocol):
         ...
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Take over all tensors at once.
+        """Take over all tensors at once, as copies: the arrays are the caller's, who fills them anew.
 
         Raises:
             WeightsRefused: A name is missing or unknown, or a shape or dtype differs; nothing has changed then.

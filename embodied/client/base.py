@@ -7,16 +7,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.spec import BodySpec, PolicySpec
+from embodied.weights.manifest import Manifest
 
 Mode = Literal["sample", "mean"]
 Version = tuple[int, str]
 """Number and hash of the weights served; (0, "") before any were published."""
-
-
-class Manifest(Protocol):
-    """What the client needs of `embodied.weights.manifest.Manifest`."""
-
-    def to_dict(self) -> dict[str, Any]: ...
 
 
 class PolicyClient(Protocol):

@@ -74,10 +74,13 @@ class PolicyHost:
         """
         if mode not in _MODES:
             raise UserError(f"unknown mode {str(mode)[:20]!r}", "mode", nearest(str(mode), _MODES))
-        count = len(observation.rows)
+        rows = observation.rows
+        count = len(rows)
         where = f"observation for policy {self.spec.name}"
-        vectors = {**observation.rows.arrays(), "time": observation.time}
-        for name, vector in vectors.items():
+        for name, vector in (
+            ("body", rows.body), ("scene", rows.scene), ("agent", rows.agent), ("episode", rows.episode),
+            ("seq", rows.seq), ("time", observation.time),
+        ):  # fmt: skip
             if vector.shape != (count,):
                 raise DataError(f"{name} has shape {vector.shape} for {count} rows", where, "send one value per row")
         if noise_keys.shape != (count, 4) or noise_keys.dtype != np.int64:
@@ -94,7 +97,7 @@ class PolicyHost:
                     f"stream {stream.name}, policy {self.spec.name}",
                     nearest(stream.name, observation.streams),
                 )
-            if value.dtype != np.dtype(stream.dtype):
+            if value.dtype != stream.dtype:
                 raise self._mismatch(stream.name, "dtype", value.dtype.name, stream.dtype)
             if value.shape[1:] != stream.shape:
                 raise self._mismatch(stream.name, "shape", value.shape[1:], stream.shape)

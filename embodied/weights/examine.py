@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 _BLOCK = 2**20  # bytes: hashed and looked through while they are in the cache
 _THREADS, _WORTH = 2, 2**25  # from so many bytes on, arrays are looked through in two threads
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def each(task: Callable[[T], R], items: Iterable[T], arrays: Iterable[NDArray[Any]]) -> list[R]:

@@ -208,6 +208,21 @@ class Manifest:
         _require(given == content_hash(tensors), "content hash that is not the hash of the tensors listed")
         return cls(policy, number, given, tensors, spec, parent, float(created))
 
+    def match(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Compare names, shapes and dtypes, but no content; raises as `verify`."""
+        where = f"version {self.label} of policy {self.policy}"
+        missing, extra = self.tensors.keys() - tensors.keys(), tensors.keys() - self.tensors.keys()
+        if missing:
+            raise _refused(f"{_count(missing)} missing", where)
+        if extra:
+            raise _refused(f"{_count(extra)} not in the manifest", where)
+        for name, wanted in self.tensors.items():
+            array = tensors[name]
+            if array.shape != wanted.shape:
+                raise _refused(f"tensor {name} has shape {array.shape}, published as {wanted.shape}", where)
+            if array.dtype.name != wanted.dtype:
+                raise _refused(f"tensor {name} has dtype {array.dtype.name}, published as {wanted.dtype}", where)
+
     def verify(self, tensors: Mapping[str, NDArray[Any]], into: Mapping[str, NDArray[Any]] | None = None) -> Verified:
         """Check arrays that arrived against this manifest; return only if every one is what was published.
 
@@ -220,21 +235,12 @@ class Manifest:
             WeightsRefused: Names the version, the first tensor that differs, and what differs: missing, extra, shape,
                 dtype, content, or numbers that are not finite.
         """
+        self.match(tensors)
         where = f"version {self.label} of policy {self.policy}"
-        missing, extra = self.tensors.keys() - tensors.keys(), tensors.keys() - self.tensors.keys()
-        if missing:
-            raise _refused(f"{_count(missing)} missing", where)
-        if extra:
-            raise _refused(f"{_count(extra)} not in the manifest", where)
 
         def check(item: tuple[str, Tensor]) -> None:
             name, wanted = item
-            array = tensors[name]
-            if array.shape != wanted.shape:
-                raise _refused(f"tensor {name} has shape {array.shape}, published as {wanted.shape}", where)
-            if array.dtype.name != wanted.dtype:
-                raise _refused(f"tensor {name} has dtype {array.dtype.name}, published as {wanted.dtype}", where)
-            flaw, digest = examine(array, None if into is None else into[name])
+            flaw, digest = examine(tensors[name], None if into is None else into[name])
             if flaw:
                 raise _refused(f"tensor {name} holds {flaw}", where)
             if digest != wanted.hash:

@@ -1,0 +1,311 @@
+"""Takes versions that are pushed: chunk by chunk or out of shared memory, verified and switched to when whole."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from embodied.errors import Busy, DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
+from embodied.serving.answer import Answer
+from embodied.serving.host import PolicyHost
+from embodied.serving.loader import Loader, Weights
+from embodied.weights.manifest import Manifest, Version
+from embodied.weights.shared import open_block
+from embodied.weights.transfer import CHUNK_BYTES, BeginAgain, Inbox, empty, views
+from embodied.weights.versions import Trusted
+from embodied.wire.codecs import take_array
+from embodied.wire.message import Message
+
+WINDOW = 8
+"""Chunks a sender may have under way."""
+TRANSFERS = 2
+"""Versions of one policy that may arrive at a time, and so the memory they take in multiples of the policy's."""
+SILENT_S = 600.0
+"""A transfer not heard of for so long is dropped, and so is memory kept for the next."""
+
+_WAITING = 16
+_REMEMBERED = 8
+
+
+class Store(Protocol):
+    """What is needed of `embodied.weights.registry.Registry`."""
+
+    def versions(self, policy: str) -> list[Version]: ...
+
+    def wanted(self, policy: str) -> Version | None: ...
+
+    def held(self, policy: str) -> object | None: ...
+
+    def read(self, policy: str, number: int | str) -> Weights: ...
+
+    def adopt(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str = "") -> None: ...
+
+
+@dataclass
+class _Transfer:
+    """One version on its way; `working` from its commit until the loader has answered."""
+
+    manifest: Manifest
+    signature: str
+    back: bool
+    session: str
+    heard: float
+    inbox: Inbox
+    block: NDArray[Any] | None = None
+    working: bool = False
+    waiting: list[Answer] = field(default_factory=list)
+
+
+class Receiver:
+    """The `Part` of a server that answers `push`. See `embodied.client.pushing` for the other side.
+
+    What it allocates is bounded by the policy: a manifest whose names, shapes or dtypes are not the policy's is refused
+    first. Weights are verified in the loader's thread, after they are out of the sender's reach.
+
+    Args:
+        host: Decides, and says what may be switched to.
+        loader: Verifies, loads and switches.
+        store: Keeps every version before it is switched to, and says which one is wanted.
+        trusted: Refuses what no trusted key signed, before anything is allocated.
+        chunk_bytes: Length of a chunk.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        host: PolicyHost,
+        loader: Loader,
+        *,
+        store: Store | None = None,
+        trusted: Trusted | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host, self._loader, self._store, self._trusted = host, loader, store, trusted
+        self._chunk_bytes, self._clock = chunk_bytes, clock
+        self._layout = host.layout()
+        self._transfers: dict[str, _Transfer] = {}
+        self._spare: list[dict[str, NDArray[Any]]] = []
+        self._block: tuple[str, NDArray[Any]] | None = None
+        self._ended: OrderedDict[str, EmbodiedError | None] = OrderedDict()
+        self._heard = clock()
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        """Answer `begin`, `chunk` or `commit`.
+
+        Raises:
+            WeightsRefused: The version is unfit, stale, altered or not signed; what is served stays.
+            WeightsHeld: A rollback stopped publication.
+            BeginAgain: The transfer is not known here, or chunks are missing.
+            MessageError: A field is wrong, or a chunk arrived damaged.
+            Busy: Two other versions are arriving.
+        """
+        self._heard = self._clock()
+        op = message.body.get("op")
+        match op:
+            case "begin":
+                self._begin(message.body, answer)
+            case "chunk":
+                self._chunk(message, answer)
+            case "commit":
+                self._commit(message.body, answer)
+            case _:
+                raise MessageError(f"push does not know {str(op)[:20]!r}", "push", "send begin, chunk or commit")
+
+    def tick(self) -> None:
+        """Drop what has been silent for too long."""
+        now = self._clock()
+        for label, transfer in list(self._transfers.items()):
+            if not transfer.working and now - transfer.heard >= SILENT_S:
+                self._drop(label)
+        if not self._transfers and now - self._heard >= SILENT_S:
+            self._spare.clear()
+            self._block = None
+
+    def status(self) -> Mapping[str, Any]:
+        """`arriving`: label to chunks that have arrived and chunks in all."""
+        return {
+            "arriving": {label: [t.inbox.received, t.inbox.chunks] for label, t in self._transfers.items()},
+        }
+
+    def _begin(self, body: Mapping[str, Any], answer: Answer) -> None:
+        manifest = Manifest.from_dict(body.get("manifest"))
+        signature, back, memory = body.get("signature", ""), body.get("back", False), body.get("memory", "")
+        if not (isinstance(signature, str) and isinstance(back, bool) and isinstance(memory, str)):
+            raise MessageError("begin with a signature, back or memory of a wrong type", "push", "send str, bool, str")
+        if self._trusted is not None:
+            self._trusted.check(manifest, signature)
+        fresh = self._host.admit(manifest, back)
+        self._check_layout(manifest)
+        if not fresh:
+            self._ack(answer)
+            return
+        self._ended.pop(manifest.label, None)
+        if self._store is not None and self._is_stored(self._store, manifest, back, answer):
+            return
+        transfer = self._transfers.get(manifest.label)
+        if transfer is None or (transfer.manifest.hash != manifest.hash and not transfer.working):
+            transfer = self._open(manifest, answer.session)
+        transfer.heard = self._clock()
+        if not transfer.working:
+            transfer.manifest, transfer.signature, transfer.back = manifest, signature, back
+            transfer.session = answer.session
+            transfer.block = self._shared(memory, manifest.nbytes)
+        whole = transfer.working or transfer.block is not None
+        answer(
+            "credit",
+            {
+                "version": manifest.label,
+                "chunk_bytes": self._chunk_bytes,
+                "missing": [] if whole else [list(run) for run in transfer.inbox.missing()],
+                "window": WINDOW,
+            },
+        )
+
+    def _is_stored(self, store: Store, manifest: Manifest, back: bool, answer: Answer) -> bool:
+        """Answer what needs no transfer, since the store has the version."""
+        policy = manifest.policy
+        if manifest.version in store.versions(policy):
+            if store.wanted(policy) == manifest.version:
+                self._loader.submit(
+                    lambda: store.read(policy, manifest.number), "push", lambda result: self._tell(answer, result), back
+                )
+            else:
+                self._ack(answer)
+            return True
+        held = store.held(policy)
+        if held is not None:
+            raise WeightsHeld(
+                f"a rollback holds publication, {held}",
+                f"policy {policy}, push of version {manifest.label}",
+                "restore the paired checkpoint, or say that it goes on: embodied weights resume",
+            )
+        return False
+
+    def _chunk(self, message: Message, answer: Answer) -> None:
+        label = message.body.get("version")
+        transfer = self._find(label)
+        transfer.heard = self._clock()
+        if not transfer.working:
+            data = take_array(message.arrays, "data", "uint8", (None,))
+            transfer.inbox.put(message.body.get("index"), message.body.get("hash"), data)
+        answer("credit", {"version": label, "index": message.body.get("index")})
+
+    def _commit(self, body: Mapping[str, Any], answer: Answer) -> None:
+        label = body.get("version")
+        if isinstance(label, str) and label not in self._transfers:
+            if label == self._host.version.label:
+                self._ack(answer)
+                return
+            if label in self._ended:
+                self._tell(answer, self._ended[label] or self._host.version)
+                return
+        transfer = self._find(label)
+        transfer.heard = self._clock()
+        if not transfer.working:
+            if transfer.block is None and not transfer.inbox.complete:
+                missing = transfer.inbox.missing()
+                raise BeginAgain(
+                    f"{transfer.inbox.chunks - transfer.inbox.received} of {transfer.inbox.chunks} chunks are missing, "
+                    f"first {missing[0][0]} to {missing[0][1] - 1}",
+                    f"push of version {label}",
+                    "begin again to be told all of them",
+                )
+            self._loader.submit(
+                lambda: self._assemble(transfer),
+                "push",
+                lambda result: self._done(transfer, result),
+                transfer.back,
+            )
+            transfer.working = True
+        transfer.waiting = [*transfer.waiting, answer][-_WAITING:]
+
+    def _assemble(self, transfer: _Transfer) -> Weights | None:
+        """What arrived, verified and stored. In the loader's thread."""
+        manifest, arrays = transfer.manifest, transfer.inbox.arrays
+        if transfer.block is None:
+            verified = manifest.verify(arrays)
+        else:
+            verified = manifest.verify(views(transfer.block, manifest.tensors), into=arrays)
+        if self._store is not None:
+            self._store.adopt(manifest, verified, transfer.signature)
+            if self._store.wanted(manifest.policy) != manifest.version:
+                return None
+        return manifest, verified
+
+    def _done(self, transfer: _Transfer, result: Version | EmbodiedError) -> None:
+        label, transfer.working = transfer.manifest.label, False
+        waiting, transfer.waiting = transfer.waiting, []
+        if isinstance(result, Version | DataError | WeightsHeld):
+            self._drop(label)
+            self._ended[label] = None if isinstance(result, Version) else result
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+        # Else a machine failed, such as a full disk: what arrived is kept, and another commit tries again.
+        for answer in waiting:
+            self._tell(answer, result)
+
+    def _open(self, manifest: Manifest, session: str) -> _Transfer:
+        served = self._host.version.number
+        for label, transfer in list(self._transfers.items()):
+            superseded = transfer.session == session or (transfer.manifest.number <= served and not transfer.back)
+            if not transfer.working and (superseded or label == manifest.label):
+                self._drop(label)
+        idle = [t for t in self._transfers.values() if not t.working and t.manifest.number < manifest.number]
+        if len(self._transfers) >= TRANSFERS and idle:
+            self._drop(min(idle, key=lambda transfer: transfer.heard).manifest.label)
+        if len(self._transfers) >= TRANSFERS:
+            raise Busy(
+                f"versions {', '.join(self._transfers)} are arriving", f"policy {manifest.policy}", "push again later"
+            )
+        arrays = self._spare.pop() if self._spare else empty(manifest.tensors)
+        transfer = _Transfer(manifest, "", False, session, self._heard, Inbox(arrays, self._chunk_bytes))
+        self._transfers[manifest.label] = transfer
+        return transfer
+
+    def _drop(self, label: str) -> None:
+        transfer = self._transfers.pop(label)
+        self._spare.append(dict(transfer.inbox.arrays))  # warm pages for the next
+
+    def _shared(self, memory: str, nbytes: int) -> NDArray[Any] | None:
+        if not memory:
+            return None
+        if self._block is None or self._block[0] != memory or self._block[1].size != nbytes:
+            block = open_block(memory, nbytes)
+            self._block = None if block is None else (memory, block)
+        return None if self._block is None else self._block[1]
+
+    def _find(self, label: object) -> _Transfer:
+        transfer = self._transfers.get(label) if isinstance(label, str) else None
+        if transfer is None:
+            raise BeginAgain(
+                f"no push of version {str(label)[:40]} is under way here", "policy server", "begin the push again"
+            )
+        return transfer
+
+    def _check_layout(self, manifest: Manifest) -> None:
+        where = f"policy {manifest.policy}, push of version {manifest.label}"
+        fix = "publish weights of a policy with the same configuration"
+        for name in sorted(self._layout.keys() | manifest.tensors.keys()):
+            if name not in manifest.tensors or name not in self._layout:
+                what = "is missing" if name in self._layout else "is unknown to the policy"
+                raise WeightsRefused(f"tensor {name} {what}", where, fix)
+            given, (shape, dtype) = manifest.tensors[name], self._layout[name]
+            if (given.shape, given.dtype) != (shape, dtype):
+                raise WeightsRefused(
+                    f"tensor {name} is {given.dtype} {list(given.shape)}, the policy has {dtype} {list(shape)}",
+                    where,
+                    fix,
+                )
+
+    def _ack(self, answer: Answer) -> None:
+        self._tell(answer, self._host.version)
+
+    def _tell(self, answer: Answer, result: Version | EmbodiedError) -> None:
+        if isinstance(result, Version):
+            answer("ack", {"number": result.number, "hash": result.hash})
+        else:
+            answer.refuse(result)
