@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from sys import getrefcount
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,12 @@ from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import Busy
 from policies.base import Mode
 
+_ROWS = tuple(f.name for f in fields(Rows))
+_SPARE = 2  # arrays of one size that are kept
+_UNHELD = 3  # references: the list's, the loop's, the call's
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(eq=False, slots=True)
 class Request:
     """One client's observation rows.
 
@@ -28,6 +33,8 @@ class Request:
         arrived: Time of arrival, seconds.
         expires: Time after which the answer is of no use, seconds.
         robot: Whether something moves while it waits.
+        rows: Number of rows.
+        size: Bytes of the streams.
     """
 
     peer: bytes
@@ -39,15 +46,13 @@ class Request:
     arrived: float
     expires: float
     robot: bool = False
+    rows: int = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return len(self.observation.rows)
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(stream.nbytes for stream in self.observation.streams.values())
+    def __post_init__(self) -> None:
+        self.rows, self.size = len(self.observation.rows), 0
+        for stream in self.observation.streams.values():
+            self.size += stream.nbytes
 
 
 class Batcher:
@@ -105,7 +110,7 @@ class Batcher:
         Raises:
             Busy: The queue is full, or the session has too many in it.
         """
-        mine = self._waiting[request.session]
+        mine = self._waiting.get(request.session, 0)
         if mine >= self._max_per_session:
             raise _busy(f"{mine} requests of this session wait already")
         displaced = None
@@ -178,45 +183,77 @@ class Batcher:
             return last[most]
         if last[most].robot and not newcomer.robot:
             return None
-        return last[most] if self._waiting[most] > self._waiting[newcomer.session] + 1 else None
+        return last[most] if self._waiting[most] > self._waiting.get(newcomer.session, 0) + 1 else None
 
     def _fill(self, requests: list[Request]) -> None:
         self._queue = requests
-        self._waiting: Counter[Hashable] = Counter()
+        self._waiting: dict[Hashable, int] = {}
         self._rows = self._bytes = self._robots = 0
         self._first_expiry = float("inf")
         for request in requests:
             self._count(request)
 
     def _count(self, request: Request) -> None:
-        self._waiting[request.session] += 1
+        self._waiting[request.session] = self._waiting.get(request.session, 0) + 1
         self._rows += request.rows
         self._bytes += request.size
         self._robots += request.robot
-        self._first_expiry = min(self._first_expiry, request.expires)
+        if request.expires < self._first_expiry:
+            self._first_expiry = request.expires
 
 
-def concatenate(batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
-    """All rows of a batch, in order, and their noise keys: owned, writable copies."""
-    seen = [request.observation for request in batch]
-    rows = Rows(*(np.concatenate([getattr(o.rows, f.name) for o in seen]) for f in fields(Rows)))
-    streams = {name: np.concatenate([o.streams[name] for o in seen]) for name in seen[0].streams}
-    observation = Observation(rows, streams, np.concatenate([o.time for o in seen]))
-    return observation, np.concatenate([request.noise_keys for request in batch])
+class Stacker:
+    """Stacks a batch's rows in arrays that are used again once nobody holds them: new memory costs ten times a copy."""
+
+    def __init__(self) -> None:
+        self._spare: dict[tuple[str, int], list[NDArray[Any]]] = {}
+
+    def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
+        """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
+        seen = [request.observation for request in batch]
+        count = sum(len(o.rows) for o in seen)
+        streams = {}
+        for name, first in seen[0].streams.items():
+            streams[name] = self._array(name, count, first)
+            start = 0
+            for o in seen:
+                part = o.streams[name]
+                streams[name][start : start + len(part)] = part
+                start += len(part)
+        if len(seen) == 1 and batch[0].noise_keys.flags.writeable:  # then all but the streams is copied already
+            return Observation(seen[0].rows, streams, seen[0].time), batch[0].noise_keys
+        rows = Rows(*(np.concatenate([getattr(o.rows, name) for o in seen]) for name in _ROWS))
+        keys = np.concatenate([request.noise_keys for request in batch])
+        return Observation(rows, streams, np.concatenate([o.time for o in seen])), keys
+
+    def _array(self, name: str, count: int, like: NDArray[Any]) -> NDArray[Any]:
+        """An array of `count` rows, a part of one with a power of two."""
+        room = 1 << (count - 1).bit_length() if count else 1
+        spare = self._spare.setdefault((name, room), [])
+        for array in spare:
+            if getrefcount(array) == _UNHELD and array.dtype == like.dtype and array.shape[1:] == like.shape[1:]:
+                return array[:count]
+        made = np.empty((room, *like.shape[1:]), like.dtype)
+        if len(spare) < _SPARE:
+            spare.append(made)
+        return made[:count]
 
 
 def split(chunk: ActionChunk, batch: Sequence[Request]) -> list[ActionChunk]:
-    """Each request's part of a batch's answer: owned copies, since a policy may use its arrays again."""
+    """Each request's part of a batch's answer: views, to be sent before the policy is asked again."""
+    if len(batch) == 1:
+        return [chunk]
     parts, start = [], 0
     for request in batch:
         part = slice(start, start + request.rows)
+        rows = Rows(*(getattr(chunk.rows, name)[part] for name in _ROWS))
         parts.append(
             ActionChunk(
-                chunk.rows.take(part),
-                chunk.actions[part].copy(),
-                chunk.log_probs[part].copy(),
-                chunk.values[part].copy(),
-                chunk.versions[part].copy(),
+                rows,
+                chunk.actions[part],
+                chunk.log_probs[part],
+                chunk.values[part],
+                chunk.versions[part],
                 chunk.policy,
                 chunk.valid_s,
             )

@@ -73,8 +73,9 @@ class Desk:
     def tick(self) -> None:
         """Switch to what has been prepared, answer what is due. Between batches."""
         self.loader.tick()
-        for part in self._parts():
-            part.tick()
+        for part in (self.receiver, self.offer, self.follower):
+            if part is not None:
+                part.tick()
 
     def status(self) -> dict[str, Any]:
         """The parts' statuses in one dictionary."""

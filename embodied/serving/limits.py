@@ -13,7 +13,7 @@ class Rates:
         bytes: Per second, pushes of weights not counted; 0 for no limit.
     """
 
-    messages: float = 2000.0
+    messages: float = 20000.0
     bytes: float = 2e9
 
     def to_dict(self) -> Mapping[str, float]:

@@ -237,7 +237,7 @@ class _Callers:
 
 def _send(sock: zmq.Socket[bytes], replies: list[Reply]) -> None:
     for peer, frames in replies:
-        sock.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+        sock.send_multipart([peer, *frames], zmq.NOBLOCK)  # copies, since a policy may use its arrays again
 
 
 def _milliseconds(seconds: float) -> int:

@@ -15,7 +15,7 @@ from embodied.errors import (
     UserError,
     nearest,
 )
-from embodied.serving.batcher import Batcher, Request, concatenate, split
+from embodied.serving.batcher import Batcher, Request, Stacker, split
 from embodied.serving.desk import Desk
 from embodied.serving.host import PolicyHost
 from embodied.serving.meters import BatchTime, Counts, Latency
@@ -52,6 +52,7 @@ class Service:
         self._batcher, self._outbox, self._clock = batcher, outbox, clock
         self._batch_time, self._latency, self._batch_s = BatchTime(), Latency(), 0.0
         self._active: OrderedDict[Session, float] = OrderedDict()
+        self._stack = Stacker()
 
     @property
     def host(self) -> PolicyHost:
@@ -102,7 +103,7 @@ class Service:
             Busy: Too much waits.
             EmbodiedError: As `PolicyHost.check`.
         """
-        seen = observation_from_arrays(message.arrays)
+        seen = observation_from_arrays(message.arrays, self.host.spec.agent.observations)
         keys = take_array(message.arrays, "noise_keys", "int64", (len(seen.rows), 4))
         mode = _mode(message.body.get("mode"))
         self.host.check(seen, keys, mode)
@@ -139,12 +140,14 @@ class Service:
 
     def switch(self) -> None:
         """Let the desk switch what is served, and answer what it owes. Never raises."""
-        before = self.host.version
+        host = self.desk.host
+        before = host.manifest
         try:
             self.desk.tick()
         except Exception:
             log.exception("the weights of policy %s could not be looked after", self.name)
-        self.counts.switches += self.host.version != before
+        if host.manifest is not before:
+            self.counts.switches += 1
 
     def refuse_late(self, now: float) -> None:
         """Refuse what could not be answered in time any more, were it begun now."""
@@ -188,7 +191,7 @@ class Service:
     def _compute(self, batch: list[Request]) -> None:
         start = self.computing_since = self._clock()
         try:
-            observation, keys = concatenate(batch)
+            observation, keys = self._stack(batch)
             parts = split(self.host.decide(observation, keys, batch[0].mode), batch)
             for request, part in zip(batch, parts, strict=True):
                 body, arrays = chunk_to_message(part)

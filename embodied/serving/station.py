@@ -134,7 +134,7 @@ class ServerStation:
         """Switch weights, then compute at most one batch, if one is ready or the server is `draining`.
 
         Returns:
-            What is to be sent.
+            What is to be sent, before the next `tick`: frames may be views of what a policy will use again.
         """
         now = self._clock()
         ready = []
@@ -189,7 +189,7 @@ class ServerStation:
             raise
 
     def _charge(self, peer: bytes, kind: str, frames: Sequence[Buffer]) -> None:
-        size = 0 if kind == "push" else sum(memoryview(frame).nbytes for frame in frames)
+        size = 0 if kind == "push" else sum(map(len, frames))
         wait = self._sessions.charge(peer, size, self._clock())
         if wait:
             raise _Pressed(wait)

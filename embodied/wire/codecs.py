@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.errors import EmbodiedError, InfrastructureError, MessageError
+from embodied.errors import EmbodiedError, InfrastructureError, MessageError, nearest
+from embodied.spec import Streams
+from embodied.wire import jpeg
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,15 +29,17 @@ def take_array(
     array = arrays.get(name)
     if array is None:
         raise MessageError(f"array {name} is missing", name, "send it")
-    fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-    if array.dtype != np.dtype(dtype) or not fits:
+    fits = array.shape == shape or (
+        array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+    )
+    if array.dtype != dtype or not fits:
         raise MessageError(f"array {name} is {array.dtype} {array.shape}", name, f"send {dtype} {shape}")
     return array
 
 
 def rows_to_arrays(rows: Rows) -> Arrays:
     """Row vectors as `rows` [4, B] int32 of body, scene, agent and seq, and `episode` [B] int64."""
-    return {"rows": np.stack([getattr(rows, name) for name in _INT32_ROWS]), "episode": rows.episode}
+    return {"rows": np.array((rows.body, rows.scene, rows.agent, rows.seq)), "episode": rows.episode}
 
 
 def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
@@ -48,18 +52,36 @@ def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
     return Rows(body, scene, agent, take_array(arrays, "episode", "int64", (len(body),)), seq)
 
 
-def observation_to_arrays(observation: Observation) -> Arrays:
-    """Rows, `time` and `stream/<name>` of [B, *shape]."""
-    streams = {f"stream/{name}": array for name, array in observation.streams.items()}
-    return {**rows_to_arrays(observation.rows), "time": observation.time, **streams}
+def observation_to_arrays(
+    observation: Observation, pictures: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] | None = None
+) -> Arrays:
+    """Rows, `time` and `stream/<name>` of [B, *shape]; of a stream in `pictures` `jpeg/<name>` and `jpeg_ends/<name>`.
+
+    Args:
+        observation: What is sent.
+        pictures: Stream name to what `embodied.wire.jpeg.encode` made of it, which is sent in its place.
+    """
+    arrays = {**rows_to_arrays(observation.rows), "time": observation.time}
+    for name, array in observation.streams.items():
+        if pictures and name in pictures:
+            arrays[f"jpeg/{name}"], arrays[f"jpeg_ends/{name}"] = pictures[name]
+        else:
+            arrays[f"stream/{name}"] = array
+    return arrays
 
 
-def observation_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Observation:
+def observation_from_arrays(arrays: Mapping[str, NDArray[Any]], pictures: Streams = ()) -> Observation:
     """The observation of a message; whether its streams fit a policy is the policy host's to say.
 
+    Args:
+        arrays: As `observation_to_arrays` makes them.
+        pictures: Streams that may come as JPEG, of which each picture has to have the shape.
+
     Raises:
-        MessageError: Rows, time or a stream are missing or differ in their number of rows.
+        MessageError: Rows, time or a stream are missing or differ in their number of rows, or a picture cannot be
+            decoded to its stream's shape.
     """
+    taken = {stream.name: stream for stream in pictures if stream.dtype == "uint8"}
     rows = rows_from_arrays(arrays)
     time = take_array(arrays, "time", "float64", (len(rows),))
     streams = {}
@@ -70,6 +92,12 @@ def observation_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Observation:
                     f"{name} has shape {array.shape} for {len(rows)} rows", name, "send one value per row"
                 )
             streams[name.removeprefix("stream/")] = array
+        elif name.startswith("jpeg/"):
+            stream = name.removeprefix("jpeg/")
+            if stream not in taken or stream in streams:
+                raise MessageError(f"{stream} is not taken as JPEG", name, nearest(stream, taken))
+            ends = take_array(arrays, f"jpeg_ends/{stream}", "int64", (len(rows),))
+            streams[stream] = jpeg.decode(take_array(arrays, name, "uint8", (None,)), ends, taken[stream].shape, stream)
     return Observation(rows, streams, time)
 
 

@@ -7,6 +7,7 @@ checked against `Limits` before anything is allocated for it, and whatever is wr
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -22,6 +23,14 @@ KINDS = frozenset([
 ])  # fmt: skip
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
 _NAMES = {np.dtype(name): name for name in DTYPES}  # `dtype.name` is slow
+
+_NATIVE = {name: np.dtype(name) for name in DTYPES}
+_SIZES = {name: kind.itemsize for name, kind in DTYPES.items()}
+_FIELDS = (
+    ("kind", str), ("id", int), ("session", str), ("policy", str), ("deadline_ms", int), ("arrays", list),
+    ("body", dict),
+)  # fmt: skip
+_KNOWN, _KNOWN_ARRAYS, _KNOWN_BYTES = 256, 64, 4096  # announcements found right that are remembered, and how large
 
 Buffer = bytes | memoryview
 
@@ -91,6 +100,9 @@ class Header:
     arrays: list[tuple[str, str, tuple[int, ...]]]
 
 
+_known: dict[tuple[bytes, Limits], list[tuple[str, str, tuple[int, ...]]]] = {}
+
+
 def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
     """The frames of a message. Array frames are views of contiguous arrays, which must not change until sent.
 
@@ -98,13 +110,13 @@ def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
         MessageError: The message is outside `limits`, of an unknown kind, or holds what msgpack cannot carry.
     """
     frames: list[Buffer] = []
-    entries: list[list[Any]] = []
+    entries: list[tuple[str, str, tuple[int, ...]]] = []
     for name, value in message.arrays.items():
         dtype = _NAMES.get(value.dtype) or value.dtype.name
         if dtype not in DTYPES:
             raise MessageError(f"array {name} has dtype {dtype}", _where(message), f"send one of {', '.join(DTYPES)}")
         array = np.asarray(value, DTYPES[dtype], order="C")
-        entries.append([name, dtype, list(array.shape)])
+        entries.append((name, dtype, array.shape))
         frames.append(array.reshape(-1).view(np.uint8).data)
     fields = {
         "v": PROTOCOL,
@@ -117,6 +129,7 @@ def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
         "body": message.body,
     }
     _check_fields(fields, limits)
+    _check_written(tuple(entries), limits)
     try:
         header: bytes = msgpack.packb(fields)
     except (TypeError, ValueError, OverflowError) as error:
@@ -162,9 +175,11 @@ def decode_header(frame: Buffer, limits: Limits = LIMITS) -> Header:
             "header",
             "run the same version on both sides",
         )
-    entries = _check_fields(fields, limits)
-    message = Message(*(fields[name] for name in ("kind", "id", "session", "policy", "deadline_ms", "body")))
-    return Header(message, entries)
+    _check_fields(fields, limits)
+    message = Message(
+        fields["kind"], fields["id"], fields["session"], fields["policy"], fields["deadline_ms"], fields["body"]
+    )
+    return Header(message, _check_read(fields["arrays"], limits))
 
 
 def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | None = None) -> Message:
@@ -176,28 +191,32 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
         view_bytes: Arrays of this size and more are read-only views of their frames where they are aligned, for a
             receiver that copies them anyway. None copies all.
     """
-    where = _where(header.message)
     if len(frames) != len(header.arrays):
         raise MessageError(
-            f"{len(frames)} array frames for {len(header.arrays)} announced arrays", where, "send one per array"
+            f"{len(frames)} array frames for {len(header.arrays)} announced arrays",
+            _where(header.message),
+            "send one per array",
         )
     for (name, dtype, shape), frame in zip(header.arrays, frames, strict=True):
-        wanted, given = math.prod(shape) * DTYPES[dtype].itemsize, memoryview(frame).nbytes
+        wanted, given = math.prod(shape) * _SIZES[dtype], memoryview(frame).nbytes
         if wanted != given:
             raise MessageError(
-                f"array {name} has {given} bytes, {dtype} {shape} needs {wanted}", where, "send whole arrays"
+                f"array {name} has {given} bytes, {dtype} {shape} needs {wanted}",
+                _where(header.message),
+                "send whole arrays",
             )
     arrays = {}
     for (name, dtype, shape), frame in zip(header.arrays, frames, strict=True):
-        kind = DTYPES[dtype]
-        view = np.frombuffer(frame, kind)
+        view = np.frombuffer(frame, DTYPES[dtype])
         if dtype == "bool" and view.size and view.view(np.uint8).max() > 1:
-            raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
-        if view_bytes is not None and view.nbytes >= view_bytes and view.flags.aligned and kind.isnative:
+            raise MessageError(
+                f"array {name} holds bytes that are no bool", _where(header.message), "send 0 and 1 only"
+            )
+        if view_bytes is not None and view.nbytes >= view_bytes and view.flags.aligned and DTYPES[dtype].isnative:
             view.flags.writeable = False
-            arrays[name] = view.reshape(shape)
         else:
-            arrays[name] = view.astype(dtype).reshape(shape)
+            view = view.astype(_NATIVE[dtype])
+        arrays[name] = view.reshape(shape)
     header.message.arrays = arrays
     return header.message
 
@@ -206,10 +225,9 @@ def _where(message: Message) -> str:
     return f"{message.kind} message {message.id}"
 
 
-def _check_fields(fields: Mapping[str, Any], limits: Limits) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Check a header's fields on both sides alike; returns the announced arrays."""
-    for name, kind in (("kind", str), ("id", int), ("session", str), ("policy", str), ("deadline_ms", int),
-                       ("arrays", list), ("body", dict)):  # fmt: skip
+def _check_fields(fields: Mapping[str, Any], limits: Limits) -> None:
+    """Check a header's fields but for the announced arrays, on both sides alike."""
+    for name, kind in _FIELDS:
         if type(fields.get(name)) is not kind:
             raise MessageError(f"header field {name} is no {kind.__name__}", "header", "send every field with its type")
     if fields["kind"] not in KINDS:
@@ -223,7 +241,31 @@ def _check_fields(fields: Mapping[str, Any], limits: Limits) -> list[tuple[str, 
         if len(fields[name]) > limits.name:
             raise MessageError(f"header field {name} is too long", "header", f"at most {limits.name} characters")
     _check_body(fields["body"], limits)
-    return _check_entries(fields["arrays"], limits)
+
+
+def _check_read(entries: list[Any], limits: Limits) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Check the announced arrays of a header that came in. A client announces the same ones again and again."""
+    if len(entries) > _KNOWN_ARRAYS:
+        return _check_entries(entries, limits)
+    try:
+        packed: bytes = msgpack.packb(entries)  # unlike the values, bytes tell 1 from 1.0 and True
+    except (TypeError, ValueError, OverflowError):
+        return _check_entries(entries, limits)
+    if len(packed) > _KNOWN_BYTES:
+        return _check_entries(entries, limits)
+    known = _known.get((packed, limits))
+    if known is None:
+        known = _check_entries(entries, limits)
+        if len(_known) >= _KNOWN:
+            _known.clear()
+        _known[packed, limits] = known
+    return known
+
+
+@lru_cache(maxsize=256)
+def _check_written(entries: tuple[tuple[str, str, tuple[int, ...]], ...], limits: Limits) -> None:
+    """Check the announced arrays of a header that goes out."""
+    _check_entries([[name, dtype, list(shape)] for name, dtype, shape in entries], limits)
 
 
 def _check_entries(entries: list[Any], limits: Limits) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -263,6 +305,8 @@ def _no_extensions(code: int, data: bytes) -> None:
 
 
 def _check_body(body: dict[str, Any], limits: Limits) -> None:
+    if not body:
+        return
     level: list[Any] = [body]
     for _ in range(limits.depth):
         below: list[Any] = []

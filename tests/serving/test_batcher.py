@@ -3,7 +3,7 @@ import pytest
 from tiny import TinyPolicy, observation, same
 
 from embodied.errors import Busy
-from embodied.serving.batcher import Batcher, Request, concatenate, split
+from embodied.serving.batcher import Batcher, Request, Stacker, split
 
 
 def request(
@@ -66,7 +66,7 @@ def test_the_queue_is_bounded_and_late_or_forgotten_requests_leave_it() -> None:
 
 def test_split_undoes_concatenate() -> None:
     batch = [request("a", 2, id=1), request("b", 0, id=2), request("c", 3, id=3)]
-    seen, keys = concatenate(batch)
+    seen, keys = Stacker()(batch)
     assert len(seen.rows) == 5
     policy = TinyPolicy()
     for one, part in zip(batch, split(policy.act(seen, keys, "sample"), batch), strict=True):
