@@ -1,0 +1,487 @@
+"""Pointers: what is served is what was asked for last, a hold holds everybody, and no kill leaves half a move."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from embodied.errors import CorruptFile, EmbodiedError, UserError, WeightsHeld, WeightsRefused
+from embodied.files import sealed
+from embodied.weights.manifest import Manifest, Version
+from embodied.weights.pointers import Held, Pointers
+from embodied.weights.registry import Registry
+
+SPEC = {"name": "mlp", "chunk": 2}
+FAULTS = Path(__file__).parents[1] / "faults.py"
+
+
+def tensors(value: float) -> dict[str, np.ndarray]:
+    return {"weight": np.full((4, 3), value, np.float32)}
+
+
+def publish(registry: Registry, count: int = 1) -> int:
+    for _ in range(count):
+        number = registry.reserve("mlp")
+        registry.publish("mlp", number, tensors(number), SPEC)
+    return number
+
+
+def wanted(registry: Registry) -> int:
+    version = registry.wanted("mlp")
+    return version.number if version else 0
+
+
+def made_elsewhere(number: int, value: float = 0.5) -> tuple[Manifest, dict[str, np.ndarray]]:
+    return Manifest.of("mlp", number, tensors(value), SPEC), tensors(value)
+
+
+def test_a_rollback_serves_an_older_version_and_holds_until_resumed(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 4)
+    assert wanted(registry) == 4
+    assert registry.rollback("mlp", by="anna@lab", note="drops the cube").number == 3
+    assert wanted(registry) == 3
+    number = registry.reserve("mlp")
+    for _ in range(2):
+        with pytest.raises(WeightsHeld) as caught:
+            registry.publish("mlp", number, tensors(5), SPEC)
+        line = caught.value.line()
+        assert "anna@lab" in line and "drops the cube" in line and "since 20" in line
+        assert f"embodied weights resume weights={tmp_path}" in line and "restore=true" in line
+    with pytest.raises(WeightsHeld):
+        registry.adopt(*made_elsewhere(9))
+    assert registry.publish("mlp", 4, tensors(4), SPEC).number == 4, "what is stored already is no publication"
+    assert registry.resume("mlp", by="ben@lab") == registry.find("mlp", 3)
+    assert registry.held("mlp") is None and wanted(registry) == 3, "it is served until the next one is there"
+    registry.publish("mlp", number, tensors(5), SPEC)
+    assert wanted(registry) == 5 and registry.pointers("mlp") == Pointers()
+    events = [(line["event"], line.get("by"), line.get("from", "")[:1]) for line in registry.audit()]
+    assert events[4:] == [("rollback", "anna@lab", "4"), ("resume", "ben@lab", "3"), ("publish", None, "")]
+    for back, fourth in ((registry.rollback, 4), (registry.rollback, 3), (registry.rollback, 2)):
+        assert back("mlp").number == fourth
+
+
+def test_a_rollback_prefers_what_has_a_checkpoint(tmp_path: Path) -> None:
+    registry = Registry(tmp_path, keep=20)
+    publish(registry, 8)
+    registry.pair("mlp", {2: 10, 5: 20, 8: 30, 77: 40})
+    assert registry.restorable("mlp") == [
+        (registry.find("mlp", number), step) for number, step in ((8, 30), (5, 20), (2, 10))
+    ]
+    assert registry.rollback("mlp").number == 5
+    assert registry.rollback("mlp").number == 2
+    assert registry.rollback("mlp").number == 1
+    with pytest.raises(UserError, match="before 1-"):
+        registry.rollback("mlp")
+    with pytest.raises(UserError, match="no checkpoint is paired"):
+        registry.resume("mlp", restore=True)
+    assert registry.rollback("mlp", 6).number == 6
+    assert [step for _, step in registry.restorable("mlp")] == [20, 10]
+
+
+def test_a_restore_is_waited_for(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 3)
+    registry.pair("mlp", {2: 10})
+    with pytest.raises(UserError, match="nothing is held"):
+        registry.resume("mlp", restore=True)
+    registry.rollback("mlp")
+    first = registry.held("mlp")
+    registry.resume("mlp", restore=True)
+    held, number = registry.held("mlp"), registry.reserve("mlp")
+    assert held is not None and held.restore
+    for given in (None, first, Held(1.0, restore=True)):
+        with pytest.raises(WeightsHeld, match="until its checkpoint is restored"):
+            registry.publish("mlp", number, tensors(9), SPEC, restored=given)
+    registry.publish("mlp", number, tensors(2), SPEC, restored=held)
+    assert wanted(registry) == number and registry.held("mlp") is None
+
+
+def test_a_pinned_version_is_served_whatever_is_published(tmp_path: Path) -> None:
+    registry = Registry(tmp_path, keep=1)
+    publish(registry, 2)
+    pinned = registry.pin("mlp", registry.find("mlp", 2).label, by="anna@lab")
+    publish(registry, 3)
+    assert registry.wanted("mlp") == pinned
+    with pytest.raises(UserError, match=r"2-.*is pinned.*unpin it first"):
+        registry.rollback("mlp")
+    assert registry.unpin("mlp") == registry.find("mlp", 5)
+    registry.unpin("mlp")
+    assert [line["event"] for line in registry.audit() if "pin" in line["event"]] == ["pin", "unpin"]
+    for number in (99, "2-abcdefabcdef", "x"):
+        with pytest.raises(WeightsRefused, match=r"is not kept.*versions kept: "):
+            registry.pin("mlp", number)
+        with pytest.raises(WeightsRefused, match=r"is not kept.*versions kept: "):
+            registry.rollback("mlp", number)
+    with pytest.raises(UserError, match="did you mean mlp"):
+        registry.pin("mpl", 5)
+
+
+def test_a_request_sent_again_goes_back_once(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 4)
+    assert [registry.rollback("mlp", request="a/1").number for _ in range(3)] == [3, 3, 3]
+    assert Registry(tmp_path).rollback("mlp", request="a/2").number == 2
+
+
+def test_an_edge_serves_what_upstream_serves_without_a_hold(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    for number in (3, 7, 8):
+        registry.adopt(*made_elsewhere(number, number))
+    registry.serve("mlp", registry.find("mlp", 3))
+    assert wanted(registry) == 3 and registry.held("mlp") is None
+    registry.adopt(*made_elsewhere(5, 5))
+    assert wanted(registry) == 3, "an old one that arrives changes nothing"
+    registry.adopt(*made_elsewhere(9, 9))
+    assert wanted(registry) == 9
+    registry.rollback("mlp", 3)
+    with pytest.raises(UserError, match="resume it here first"):
+        registry.serve("mlp", registry.find("mlp", 9))
+
+
+def test_a_version_made_elsewhere_keeps_its_number(tmp_path: Path) -> None:
+    registry = Registry(tmp_path, keep=2)
+    manifest, content = made_elsewhere(12)
+    registry.adopt(manifest, content)
+    registry.adopt(manifest, content)
+    assert registry.read("mlp", 12)[0] == manifest
+    assert [line["event"] for line in registry.audit()] == ["adopt"]
+    assert registry.reserve("mlp") == 13
+    with pytest.raises(WeightsRefused, match=f"number 12 already names {manifest.label}"):
+        registry.adopt(*made_elsewhere(12, 7.0))
+    for number in (20, 21, 22):
+        registry.adopt(*made_elsewhere(number, number))
+    assert not registry.has("mlp", manifest.version)
+    with pytest.raises(WeightsRefused, match=f"number 12 already names {manifest.label}"):
+        registry.adopt(*made_elsewhere(12, 7.0))
+    registry.adopt(manifest, content)
+    assert registry.has("mlp", manifest.version), "an old version that was deleted may come again"
+
+
+class Stamp:
+    """A signer and its truster: the signature is the manifest's label."""
+
+    def sign(self, manifest: Manifest) -> str:
+        return manifest.label.encode().hex()
+
+    def check(self, manifest: Manifest, signature: str) -> None:
+        if signature != self.sign(manifest):
+            raise WeightsRefused("its signature is not trusted", manifest.label, "sign it")
+
+
+def test_signatures_are_kept_and_looked_at(tmp_path: Path) -> None:
+    there, here = Registry(tmp_path / "a", signer=Stamp()), Registry(tmp_path / "b", trusted=Stamp())
+    publish(there)
+    manifest, content = there.read("mlp", 1)
+    signature = there.signature("mlp", 1)
+    assert signature == Stamp().sign(manifest) and there.ls()[0].signed
+    for wrong in ("", "00"):
+        with pytest.raises(WeightsRefused, match="not trusted"):
+            here.adopt(manifest, content, wrong)
+    here.adopt(manifest, content, signature)
+    assert here.read("mlp", 1)[0] == manifest and here.signature("mlp", 1) == signature
+    file = here.path("mlp", manifest.version) / "manifest.sig"
+    for written in (b"00", b"\xff"):
+        file.write_bytes(written)
+        with pytest.raises((WeightsRefused, CorruptFile)):
+            here.read("mlp", 1)
+    file.unlink()
+    assert here.signature("mlp", 1) == "" and not here.ls()[0].signed
+    with pytest.raises(WeightsRefused, match="not trusted"):
+        here.read("mlp", 1)
+
+
+def test_the_revision_changes_with_every_move_and_version(tmp_path: Path) -> None:
+    registry, seen = Registry(tmp_path), set()
+
+    def look() -> None:
+        revision = registry.revision("mlp")
+        assert revision not in seen
+        assert registry.revision("mlp") == revision
+        seen.add(revision)
+
+    look()
+    publish(registry)
+    look()
+    for step in (lambda: publish(registry), lambda: registry.pin("mlp", 1), lambda: registry.unpin("mlp"),
+                 lambda: registry.rollback("mlp"), lambda: registry.resume("mlp")):  # fmt: skip
+        time.sleep(0.02)
+        step()
+        look()
+
+
+def test_pointers_are_seen_by_other_registries_at_once(tmp_path: Path) -> None:
+    one, two = Registry(tmp_path), Registry(tmp_path)
+    publish(one, 5)
+    for number in (1, 4, 2, 5, 3) * 4:
+        one.pin("mlp", number)
+        assert wanted(two) == number and two.pointers("mlp") == one.pointers("mlp")
+
+
+@pytest.mark.parametrize(
+    "slots",
+    [[], {"mlp": 3}, {"mlp": {"pinned": 3}}, {"mlp": {"pinned": "x"}}, {"mlp": {"held": {"time": "now"}}},
+     {"mlp": {"held": {"when": 1}}}, {"mlp": {"held": None}}, {"mlp": {"paired": {"1-abcdefabcdef": "x"}}},
+     {"mlp": {"paired": []}}, {"mlp": {"previous": "1-abcdefabcdef"}}, {"mlp": {"held": {"time": 1.0, "by": 3}}}],
+)  # fmt: skip
+def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, slots: object) -> None:
+    publish(Registry(tmp_path))
+    (tmp_path / "slots.json").write_bytes(sealed({"slots": slots}))
+    with pytest.raises(CorruptFile, match=r"not a table of pointers.*slots\.json.*delete it"):
+        Registry(tmp_path).wanted("mlp")
+
+
+class PointerMachine(RuleBasedStateMachine):
+    """A registry beside a model of a few lines: whatever is done, they agree, and nothing that is needed is deleted."""
+
+    @initialize()
+    def start(self) -> None:
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.registry = Registry(Path(self.folder.name), keep=3)
+        self.newest, self.pinned, self.serving, self.held, self.paired = 0, 0, 0, False, {}
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    def kept(self) -> list[int]:
+        return [version.number for version in self.registry.versions("mlp")]
+
+    @rule()
+    def publish(self) -> None:
+        number = self.registry.reserve("mlp")
+        try:
+            self.registry.publish("mlp", number, tensors(number), SPEC)
+        except WeightsHeld:
+            assert self.held
+        else:
+            assert not self.held
+            self.newest, self.serving = number, 0
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        self.pinned = self.registry.pin("mlp", data.draw(st.sampled_from(self.kept()))).number
+
+    @precondition(lambda self: self.newest)
+    @rule()
+    def unpin(self) -> None:
+        self.registry.unpin("mlp")
+        self.pinned = 0
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from([*self.kept(), None]))
+        try:
+            back = self.registry.rollback("mlp", number).number
+        except UserError:
+            served = self.serving or self.newest
+            assert self.pinned or (number is None and min(self.kept()) == served)
+        else:
+            assert not self.pinned and back == (number or back) and (number or back < (self.serving or self.newest))
+            self.serving, self.held = back, True
+
+    @precondition(lambda self: self.newest)
+    @rule()
+    def resume(self) -> None:
+        self.registry.resume("mlp")
+        self.held = False
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data())
+    def pair(self, data: st.DataObject) -> None:
+        self.paired = dict.fromkeys(data.draw(st.lists(st.sampled_from(self.kept()), max_size=2)), 10)
+        self.registry.pair("mlp", self.paired)
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "registry"):
+            return
+        assert wanted(self.registry) == (self.pinned or self.serving or self.newest)
+        assert (self.registry.held("mlp") is not None) == self.held
+        assert {self.pinned, self.serving, self.newest, *self.paired} - {0} <= set(self.kept())
+        assert len(self.kept()) <= 3 + 2 + len(self.paired)
+
+
+PointerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+TestPointerMachine = PointerMachine.TestCase
+
+
+def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_path: Path) -> None:
+    publish(Registry(tmp_path, keep=50), 5)
+    code = """if 1:
+        import random, sys
+        from embodied.errors import UserError, WeightsHeld, WeightsRefused
+        from tests_control import publish
+        from embodied.weights.registry import Registry
+        registry, draw, done = Registry(sys.argv[1], keep=50), random.Random(int(sys.argv[2])), 0
+        for _ in range(60):
+            act = draw.choice(["pin", "unpin", "rollback", "resume", "publish"])
+            try:
+                if act == "publish":
+                    publish(registry)
+                elif act == "pin":
+                    registry.pin("mlp", draw.randint(1, 5), by=sys.argv[2])
+                else:
+                    getattr(registry, act)("mlp", by=sys.argv[2])
+            except (UserError, WeightsHeld, WeightsRefused):
+                continue
+    """.replace("from tests_control import publish", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+                "from test_control import publish")  # fmt: skip
+    racing = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(seed)], stderr=subprocess.PIPE)
+        for seed in range(3)
+    ]
+    assert [process.communicate(timeout=90)[1] for process in racing] == [b"", b"", b""]
+    registry = Registry(tmp_path, keep=50)
+    assert replayed(registry) == (registry.pointers("mlp").pinned, registry.pointers("mlp").serving,
+                                  registry.held("mlp") is not None)  # fmt: skip
+
+
+def replayed(registry: Registry) -> tuple[Version | None, Version | None, bool]:
+    """Pinned, serving, and whether it is held, from the audit alone; every move says where it came from."""
+    pinned = serving = newest = None
+    held = False
+    for line in registry.audit():
+        version = Version.parse(line["version"]) if line["version"] else None
+        if "from" in line:
+            assert line["from"] == (pinned or serving or newest).label, line
+        match line["event"]:
+            case "publish":
+                newest, serving = version, None
+                assert not held
+            case "pin":
+                pinned = version
+            case "unpin":
+                pinned = None
+            case "rollback":
+                serving, held = version, True
+            case "resume":
+                held = False
+    return pinned, serving, held
+
+
+def test_a_learner_killed_at_random_never_uses_a_number_twice(tmp_path: Path) -> None:
+    code = f"""if 1:
+        import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import os, numpy as np
+        from pathlib import Path
+        from embodied.weights.registry import Registry
+        registry = Registry(sys.argv[1], keep=2)
+        while True:
+            first = registry.reserve("mlp", 4)
+            for number in range(first, first + 4):
+                manifest = registry.publish("mlp", number, {{"w": np.frombuffer(os.urandom(512), np.uint8)}}, {{}})
+                print(manifest.label, flush=True)
+    """
+    draw, labels = random.Random(1), []
+    for _ in range(6):
+        learner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        assert learner.stdout is not None
+        labels += [learner.stdout.readline()]
+        time.sleep(draw.uniform(0, 0.1))
+        os.kill(learner.pid, signal.SIGKILL)
+        labels += learner.communicate(timeout=30)[0].splitlines()
+    named = [label.decode().strip() for label in labels] + [line["version"] for line in Registry(tmp_path).audit()]
+    contents: dict[str, set[str]] = {}
+    for label in filter(None, named):
+        contents.setdefault(label.partition("-")[0], set()).add(label)
+    assert len(contents) >= 6 and all(len(found) == 1 for found in contents.values())
+
+
+# Work and checks for tests/faults.py, which runs them in processes that die.
+
+
+def state(registry: Registry) -> str:
+    return f"{wanted(registry)} {registry.held('mlp') is not None}"
+
+
+def work(folder: Path) -> None:
+    registry = Registry(folder / "weights", keep=3)
+
+    def step(move: Callable[[], object], then: str) -> None:
+        # In a name, since a file may not be written into where the disk is full.
+        (folder / f"said {len(list(folder.glob('said *'))):04d} {then}").touch()
+        move()
+
+    step(lambda: None, state(registry))
+    first = registry.reserve("mlp")
+    if first > 1:
+        step(lambda: registry.resume("mlp"), f"{wanted(registry)} False")
+        serving = registry.pointers("mlp").serving
+        step(lambda: registry.unpin("mlp"), f"{(serving or registry.find('mlp', 'latest')).number} False")
+    for number in (first, first + 1):
+        step(lambda: registry.adopt(*made_elsewhere(number, number)), f"{number} False")  # noqa: B023
+    step(lambda: registry.pin("mlp", first), f"{first} False")
+    step(lambda: registry.unpin("mlp"), f"{first + 1} False")
+    step(lambda: registry.pair("mlp", {first: 10}), f"{first + 1} False")
+    step(lambda: registry.rollback("mlp", by="anna"), f"{first} True")
+    step(lambda: registry.resume("mlp"), f"{first} False")
+    step(lambda: registry.rollback("mlp", first + 1), f"{first + 1} True")
+
+
+def check(folder: Path, outcome: str) -> None:
+    registry = Registry(folder / "weights", keep=3)
+    said = [path.name[10:] for path in sorted(folder.glob("said *"))] or ["0 False"]
+    for label in (entry.version.label for entry in registry.ls()):
+        assert registry.read("mlp", label)[0].label == label
+    assert state(registry) in said[-1 if outcome == "done" else -2 :]
+    served = registry.wanted("mlp")
+    assert served is None or registry.has("mlp", served), "what is served is gone"
+    lines = {(line["event"], line["version"]) for line in registry.audit()}
+    pointers = registry.pointers("mlp")
+    for at, event in ((pointers.pinned, "pin"), (pointers.serving, "rollback")):
+        assert at is None or (event, at.label) in lines, "a pointer moved without a line in the audit"
+    for version in registry.versions("mlp"):
+        assert ("adopt", version.label) in lines
+    if outcome not in ("done", "killed"):
+        assert outcome.startswith("InfrastructureError: no disk space"), outcome
+    else:
+        assert registry.reserve("mlp") > max((v.number for v in registry.versions("mlp")), default=0)
+
+
+def faults(mode: str, tmp_path: Path, *more: str) -> int:
+    command = [sys.executable, str(FAULTS), mode, __file__, "work", "check", str(tmp_path), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+def test_killed_before_every_file_operation_of_a_move(tmp_path: Path) -> None:
+    assert faults("calls", tmp_path) > 60
+
+
+def test_killed_at_random_moments_of_moves(tmp_path: Path) -> None:
+    assert faults("random", tmp_path, "12") == 12
+
+
+def test_a_full_disk_leaves_the_pointers_as_they_were(tmp_path: Path) -> None:
+    faults("limited", tmp_path, "0", "100", "300", "500", "700", "900", "1200", "1500", "2000")
+
+
+def test_a_move_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 3)
+    registry.pin("mlp", 2)
+    before = (tmp_path / "slots.json").read_bytes(), registry.audit()
+    (tmp_path / "audit.jsonl").rename(tmp_path / "aside")
+    (tmp_path / "audit.jsonl").mkdir()
+    for move in (registry.unpin, lambda policy: registry.pin(policy, 1)):
+        with pytest.raises((EmbodiedError, OSError)):
+            move("mlp")
+    assert (tmp_path / "slots.json").read_bytes() == before[0]
+    assert json.loads((tmp_path / "slots.json").read_bytes())["slots"]["mlp"]["pinned"].startswith("2-")
