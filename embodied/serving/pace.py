@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.25
-LEAST, MOST, MOST_CAPPED = 2**16, 2**20, 2**18
-"""Bytes of one range: at least, at most, and at most under a cap, so that the link stays free for others."""
+LEAST, FIRST, MOST, MOST_CAPPED = 2**14, 2**16, 2**20, 2**18
+"""Bytes of one range: at least, at first, at most, and at most under a cap, so that the link stays free for others."""
 
-_FAST_S, _SLOW_S = 0.25, 2.0
+_FAST_S, _SLOW_S = 0.4, 1.0  # what is asked besides, such as which version is wanted, waits behind the ranges in flight
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
@@ -45,7 +45,7 @@ class Stride:
 
     def __init__(self, rate: float) -> None:
         self._most = int(min(max(rate * BURST_S, LEAST), MOST_CAPPED)) if rate else MOST
-        self.size = LEAST
+        self.size = min(FIRST, self._most)
 
     def took(self, size: int, seconds: float) -> None:
         """A range of `size` bytes arrived after so long."""
