@@ -128,14 +128,14 @@ def policy(address: str, spec: PolicySpec = SPEC) -> Iterator[PolicyProcess]:
 
 
 @contextmanager
-def gateway(server: str, **settings: Any) -> Iterator[tuple[str, int]]:
+def gateway(server: str, port: int = 0, **settings: Any) -> Iterator[tuple[str, int]]:
     """Host and port of an openpi gateway in a process of its own."""
-    made = Gateways([(run, OpenpiSettings(server, address="127.0.0.1:0", **settings))], announce=lambda _: None)
+    made = Gateways([(run, OpenpiSettings(server, address=f"127.0.0.1:{port}", **settings))], announce=lambda _: None)
     made.start()
     try:
         (line,) = made.wait_ready(60)
-        host, _, port = line.rpartition("ws://")[2].rpartition(":")
-        yield host, int(port)
+        host, _, found = line.rpartition("ws://")[2].rpartition(":")
+        yield host, int(found)
     finally:
         made.close()
 

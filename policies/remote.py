@@ -1,0 +1,109 @@
+"""A policy whose decisions another project's server takes: what is the same whichever protocol it speaks."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import ActionChunk, Observation
+from embodied.errors import ConfigError, DataError, WeightsRefused
+from embodied.spec import PolicySpec
+from policies.base import Mode
+
+MAX_CHUNK = 4096
+
+
+class Caller(Protocol):
+    """Asks one server.
+
+    Attributes:
+        where: Which server, in the words of an error.
+    """
+
+    where: str
+
+    def infer(self, streams: Mapping[str, NDArray[Any]], rows: int) -> list[NDArray[np.float32]]:
+        """Per row [K', D] actions in our order, from streams of [rows, *shape].
+
+        Raises:
+            DeadlineExceeded: No answer in time.
+            Unauthorized: The key is wrong.
+            InfrastructureError: The server answered with an error.
+            DataError: The answer holds no such actions.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop the connection; the next request makes a new one."""
+        ...
+
+
+class RemotePolicy:
+    """Chunks of the first K actions that a server gives. It has no weights of ours: no log-probabilities, no values.
+
+    Args:
+        spec: Streams asked with, actions given, K.
+        caller: Asks.
+    """
+
+    def __init__(self, spec: PolicySpec, caller: Caller) -> None:
+        self.spec, self._caller = spec, caller
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
+        """See `policies.base.Policy`; the server draws its own noise, so `noise_keys` and `mode` change nothing.
+
+        Raises:
+            EmbodiedError: As `Caller.infer`, or the server's chunks are too short.
+        """
+        spec, count = self.spec, len(observation.rows)
+        actions = np.zeros((count, spec.chunk, spec.agent.action_dim), np.float32)
+        for row, given in enumerate(self._caller.infer(observation.streams, count) if count else ()):
+            if len(given) < spec.chunk:
+                what = f"chunks of {len(given)} actions, and {spec.chunk} are wanted"
+                raise DataError(what, self._caller.where, f"set chunk={len(given)}")
+            actions[row] = given[: spec.chunk]
+        return ActionChunk(
+            observation.rows,
+            actions,
+            np.full(actions.shape, np.nan, np.float32),
+            np.full(count, np.nan, np.float32),
+            np.zeros(count, np.int64),
+            spec.name,
+        )
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """None: the weights are the server's."""
+        return {}
+
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        if tensors:
+            what = f"{len(tensors)} tensors for a policy whose weights are another server's"
+            raise WeightsRefused(what, f"policy {self.spec.name}", f"load them into the {self._caller.where}")
+
+    def close(self) -> None:
+        """Drop the connection; the next request makes a new one."""
+        self._caller.close()
+
+
+def check_sizes(chunk: int, execute: int | None, timeout_s: float) -> None:
+    """Raise `ConfigError` unless a remote policy's settings are in range."""
+    if not 1 <= chunk <= MAX_CHUNK or not (execute is None or 1 <= execute <= chunk):
+        raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", f"1 <= execute <= chunk <= {MAX_CHUNK}")
+    if not 0 < timeout_s < float("inf"):
+        raise ConfigError(f"timeout_s {timeout_s}", "policy.timeout_s", "choose more than 0 seconds")
+
+
+def secret(value: str | None, field: str) -> str | None:
+    """A key, or what `env:NAME` says of the environment; None for none.
+
+    Raises:
+        ConfigError: The environment has no such name.
+    """
+    if not value or not value.startswith("env:"):
+        return value or None
+    name = value.removeprefix("env:")
+    if not os.environ.get(name):
+        raise ConfigError(f"the environment has no {name}", field, f"export {name}=<key>")
+    return os.environ[name]
