@@ -60,7 +60,7 @@ class Offer:
         self._open: dict[Version, _Open] = {}
         self._followers: dict[str, _Follower] = {}
         self._wanted: tuple[float, Version | None] = (-float("inf"), None)
-        self.ranges = 0
+        self._ranges = 0
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Answer `manifest` or `range`.
@@ -87,7 +87,7 @@ class Offer:
             except (CorruptFile, WeightsRefused):
                 del self._open[version]
                 raise
-            self.ranges += 1
+            self._ranges += 1
             body = {"op": "range", "version": version.label, "offset": offset, "hash": chunk_hash(data)}
             answer("push", body, {"data": data})
         else:
@@ -122,13 +122,14 @@ class Offer:
             del self._followers[name]
 
     def status(self) -> Mapping[str, Any]:
-        """`wanted`, the label followers should serve, and `followers`: name to `serving` and seconds since heard."""
+        """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard; `ranges`,
+        how many were handed out."""
         now, wanted = self._clock(), self.wanted()
         followers = {
             name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
             for name, follower in self._followers.items()
         }
-        return {"wanted": wanted.label if wanted else "", "followers": followers}
+        return {"wanted": wanted.label if wanted else "", "followers": followers, "ranges": self._ranges}
 
     def wanted(self) -> Version | None:
         """What followers should serve: what the registry says, else what the host serves; None for initial weights."""
