@@ -19,12 +19,12 @@ import zmq
 
 from embodied.errors import InfrastructureError, UserError
 from embodied.files import private
-from embodied.wire.key_files import ROLES, add_client, create_server, read_pair, read_public
-from embodied.wire.keys import DOMAIN
+from embodied.wire.key_files import DOMAIN, ROLES, add_client, create_server, read_pair, read_public
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
 _LINGER_MS = 200
+_HANDSHAKE_MS = 5000  # after this time a client that was refused calls again
 
 
 def check(address: str) -> None:
@@ -79,6 +79,7 @@ def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarde
         sock.curve_server = True
         sock.zap_domain = DOMAIN.encode()
         sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        sock.handshake_ivl = _HANDSHAKE_MS
     if address.startswith("ipc://"):
         _clear_path(address)
     _prepare(sock, address)

@@ -21,6 +21,7 @@ from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, pri
 
 ACT, PUSH, ADMINISTER = "act", "push", "administer"
 ROLES = (ACT, PUSH, ADMINISTER)
+DOMAIN = "embodied"  # of the sockets with keys, for ZAP
 ALLOWED, CLIENTS = "allowed", "clients"
 MAKE = "make keys with `embodied keys create FOLDER` and `embodied keys add FOLDER NAME role=act`"
 

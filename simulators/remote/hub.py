@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from embodied.errors import DeadlineExceeded, EmbodiedError, InfrastructureError, MessageError, SpecMismatch
 from embodied.spec import BodySpec
 from embodied.wire import addresses
 from embodied.wire.codecs import error_from_body
-from embodied.wire.keys import AllowList, doorman
+from embodied.wire.keys import AllowList, Doorman, doorman
 from embodied.wire.message import LIMITS, Buffer, Message, decode, encode
 from simulators.remote.spawn import Spawner
 from simulators.worker.process import ALIVE_MS, DEAD_MS
@@ -91,7 +90,7 @@ class Hub:
         self._pids: set[int] = set()
         self._count = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doorman: ThreadAuthenticator | None = None
+        self._doorman: Doorman | None = None
         try:
             if keys is not None:
                 self._doorman = doorman(self._context, AllowList(keys))

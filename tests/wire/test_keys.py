@@ -92,11 +92,12 @@ def test_the_router_knows_who_asks_and_what_they_may(folder: Path) -> None:
         assert ask(two, router, allowed) is not None
 
 
-def test_who_comes_later_is_let_in_by_a_running_server(folder: Path) -> None:
+def test_who_comes_later_is_let_in_at_once_by_a_running_server(folder: Path) -> None:
     with listening(folder) as (router, address, allowed):
-        robot = add_client(folder, "robot", ["act"])
-        with calling(address, robot) as dealer:
-            assert ask(dealer, router, allowed) == ("robot", frozenset({"act"}))
+        for name in ("one", "two", "three"):
+            allowed._looked = time.monotonic() + 3600
+            with calling(address, add_client(folder, name, ["act"])) as dealer:
+                assert ask(dealer, router, allowed) == (name, frozenset({"act"}))
 
 
 def test_strangers_stay_out_and_their_key_is_told_once(
@@ -137,6 +138,20 @@ def test_without_a_doorman_nobody_is_let_in(folder: Path) -> None:
             assert not dealer.poll(300, zmq.POLLOUT)
     finally:
         context.destroy(linger=0)
+
+
+def test_a_doorman_ends_once_and_whatever_happened_to_its_thread(folder: Path) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    one = doorman(context, AllowList(folder))
+    one.stop()
+    one.stop()
+    assert not one.thread.is_alive()
+    two = doorman(context, AllowList(folder))
+    two._bell.send(b"")
+    two.thread.join(10)
+    two.stop()
+    doorman(context, AllowList(folder)).stop()
+    context.destroy(linger=0)
 
 
 def test_keys_over_ipc(folder: Path, tmp_path: Path) -> None:
