@@ -11,7 +11,7 @@ from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader, Switched
 from embodied.weights.control import Revision
 from embodied.weights.manifest import MAX_NUMBER, Version
-from embodied.weights.pointers import Pointers
+from embodied.weights.pointers import Pointers, Stamp
 from embodied.weights.registry import Registry
 from embodied.wire.message import Message
 
@@ -61,9 +61,9 @@ class Follower:
         self._wanted: Version | None = None
         self._seen: Revision = ()
         self._changed = False
-        self._asked = False
+        self._asked = self._blind = False
         self._due = -float("inf")
-        self._refused: tuple[Version, Pointers] | None = None
+        self._refused: tuple[Version, Stamp] | None = None
         self._rest_until = -float("inf")
         self._trouble = ""
 
@@ -138,18 +138,20 @@ class Follower:
             versions = self._registry.versions(self._policy)
             self._pointers = self._registry.pointers(self._policy)
             self._wanted = self._registry.wanted(self._policy)
-            self._kept = len(versions)
+            self._kept, self._blind = len(versions), False
         except EmbodiedError as error:
+            self._blind = True
             self._say(error)
 
     def _follow(self, now: float) -> None:
         wanted, pointers = self._wanted, self._pointers
-        if wanted is None or self._asked or self._loader.busy:
+        if wanted is None or self._blind or self._asked or self._loader.busy:
             return
         if wanted == self._host.version:
             self._trouble = ""
             return
-        if self._refused == (wanted, pointers) or now < self._rest_until:
+        stamp = self._registry.stamp()
+        if self._refused == (wanted, stamp) or now < self._rest_until:
             return
         why = "pin" if pointers.pinned == wanted else "rollback" if pointers.serving == wanted else "follow"
 
@@ -160,7 +162,7 @@ class Follower:
                 self._trouble = ""
                 return
             if isinstance(result, DataError):
-                self._refused = (wanted, pointers)
+                self._refused = (wanted, stamp)
             else:
                 self._rest_until = self._clock() + _REST_S
             self._say(result)

@@ -14,7 +14,7 @@ from embodied.errors import UserError
 from embodied.files import Lock, clean_temporaries, disk_errors
 from embodied.weights.audit import read_audit, write_audit
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import TEXT, Held, PointerFile, Pointers
+from embodied.weights.pointers import TEXT, Held, PointerFile, Pointers, Stamp
 from embodied.weights.versions import Trusted, Versions
 
 Revision = tuple[int, ...]
@@ -159,6 +159,10 @@ class Control(Versions):
             mine = table.get(policy, Pointers())
             if mine.paired != known:
                 self._pointers.write({**table, policy: replace(mine, paired=known)})
+
+    def stamp(self) -> Stamp:
+        """Changes with the pointers of any policy; as `revision`."""
+        return self._pointers.stamp()
 
     def revision(self, policy: str) -> Revision:
         """Changes with the pointers and with the policy's versions; two looks at the disk, nothing is read.

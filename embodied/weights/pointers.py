@@ -15,7 +15,7 @@ from embodied.errors import CorruptFile, MessageError
 from embodied.files import read_sealed, sealed, write_bytes
 from embodied.weights.manifest import Version
 
-FIX = "delete it and set the pointers anew; until then the newest versions are served and none is deleted"
+FIX = "delete it and set the pointers anew; until then servers serve on, and no version is deleted"
 TEXT = 200
 BY_SERVER = "the policy server"
 """Who holds a registry whose learner was refused by the server it pushes to."""
