@@ -230,7 +230,7 @@ def _counts(entry: Mapping[str, Any], field: str, where: str) -> tuple[int, ...]
     value = entry.get(field)
     if value is None:
         return None
-    if isinstance(value, str) or not all(type(n) is int and n >= 0 for n in value) or not len(value):
+    if not isinstance(value, list | tuple) or not value or not all(type(n) is int and n >= 0 for n in value):
         raise ConfigError(f"{field} is {value!r}", where, "give a list of counts")
     return tuple(value)
 

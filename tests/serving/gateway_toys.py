@@ -45,13 +45,15 @@ class ToyPolicy:
         if self._busy is not None and self._gate is not None and (streams["state"] > 100).any():
             self._busy.set()
             self._gate.wait(60)
-        action = np.stack(
-            [streams["state"].sum(axis=1), streams["camera"].mean(axis=(1, 2, 3)), streams["instruction"][:, 0]], axis=1
-        )
-        shape = (count, self.spec.chunk, 3)
+        images = [value.reshape(count, -1).mean(axis=1) for value in streams.values() if value.ndim == 4]
+        numbers = [streams["state"].sum(axis=1), images[0], streams["instruction"][:, 0]]
+        width = self.spec.agent.action_dim
+        action = np.zeros((count, width))
+        action[:, :3] = np.stack(numbers, axis=1)
+        shape = (count, self.spec.chunk, width)
         actions = np.broadcast_to(self._gain * action[:, None], shape).astype(np.float32)
         if mode == "sample":
-            actions = (actions + normal(noise_keys, 3)[:, None]).astype(np.float32)
+            actions = (actions + normal(noise_keys, width)[:, None]).astype(np.float32)
         nothing = np.zeros(shape, np.float32)
         return ActionChunk(observation.rows, actions, nothing, nothing[:, 0, 0].copy(), np.zeros(count, np.int64), "")
 

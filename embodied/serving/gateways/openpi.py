@@ -182,7 +182,8 @@ class OpenpiGateway:
             self._open += 1
             full = self._open > self._settings.connections
             number = self._seen = self._seen + 1
-        client = RemoteClient(self._settings.server, timeout_s=self._settings.timeout_s, keys=self._settings.keys)
+        asked = self._settings
+        client = RemoteClient(asked.server, asked.timeout_s, asked.keys, role="robot", policy=asked.policy)
         try:
             if full:
                 connection.close(1013, "too many clients")

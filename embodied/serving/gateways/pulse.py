@@ -19,10 +19,11 @@ class Pulse:
         server: Its native address.
         deadline_s: Silence after which it counts as gone; longer than one batch may take.
         keys: Folder of keys.
+        policy: Name of the policy; empty for the server's only one.
     """
 
     def __init__(self, server: str, deadline_s: float, keys: str | Path | None = None, policy: str = "") -> None:
-        self._connect = lambda timeout_s: RemoteClient(server, timeout_s=timeout_s, keys=keys)
+        self._connect = lambda timeout_s: RemoteClient(server, timeout_s, keys, role="tool", policy=policy)
         self._client = self._connect(deadline_s)
         self._deadline_s = deadline_s
         self._heard, self._trouble = -float("inf"), f"policy server at {server} has not answered yet"
