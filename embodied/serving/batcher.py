@@ -84,6 +84,8 @@ class Batcher:
         self._max_wait_s, self._max_rows, self._max_requests = max_wait_s, max_rows, max_requests
         self._max_per_session, self._max_bytes, self._age_s = max_per_session, max_bytes, age_s
         self._queue: list[Request] = []
+        self._served: dict[Hashable, int] = {}  # who waits again to the last batch they were in
+        self._batch = 0
         self._fill([])
 
     def __len__(self) -> int:
@@ -154,6 +156,7 @@ class Batcher:
         if len(self._queue) <= 1:
             batch = self._queue
             self._fill([])
+            self._served.clear()
             return batch
         batch, rows = [], 0
         for request in self._in_order(now):
@@ -162,6 +165,10 @@ class Batcher:
                 rows += request.rows
         taken = {id(request) for request in batch}
         self._fill([request for request in self._queue if id(request) not in taken])
+        self._batch += 1
+        for request in batch:
+            self._served[request.session] = self._batch
+        self._served = {session: turn for session, turn in self._served.items() if session in self._waiting}
         return batch
 
     def _in_order(self, now: float) -> list[Request]:
@@ -169,9 +176,10 @@ class Batcher:
         ranked = []
         for place, request in enumerate(self._queue):
             first = request.robot or now - request.arrived >= self._age_s
-            ranked.append((not first, turns[request.session], place))
-            turns[request.session] += 1
-        return [self._queue[place] for _, _, place in sorted(ranked)]
+            session = request.session
+            ranked.append((not first, turns[session], self._served.get(session, 0), place))
+            turns[session] += 1
+        return [self._queue[rank[-1]] for rank in sorted(ranked)]
 
     def _greediest(self, newcomer: Request) -> Request | None:
         """The newest request of the session that has most, if the newcomer deserves its place."""

@@ -74,3 +74,75 @@ def test_split_undoes_concatenate() -> None:
             same(part, policy.act(one.observation, one.noise_keys, "sample"))
         assert len(part.rows) == one.rows
         np.testing.assert_array_equal(part.rows.seq, one.observation.rows.seq)
+
+
+def test_sessions_take_turns_however_many_requests_one_has() -> None:
+    batcher = Batcher(1.0, 4, 64)
+    for id in range(8):
+        batcher.add(request("greedy", 4, id=id))
+    served = []
+    for id in range(100, 104):
+        batcher.add(request("modest", 4, id=id))
+        served.append([r.session for _ in range(2) for r in batcher.take(0.0)])
+    assert all("modest" in pair for pair in served)
+
+
+def test_robots_come_first_and_old_requests_as_robots() -> None:
+    batcher = Batcher(1.0, 2, 64, age_s=0.5)
+    batcher.add(request("a", 2, id=1, at=0.0))
+    batcher.add(request("b", 2, id=2, at=0.4))
+    batcher.add(request("r", 2, id=3, at=0.45, robot=True))
+    assert batcher.robots == 1 and batcher.due({"a", "b", "c"}) == -float("inf")
+    assert batcher.ahead(robot=True) == 1 and batcher.ahead(robot=False) == 3
+    assert [batcher.take(at)[0].session for at in (0.45, 0.46, 0.47)] == ["r", "a", "b"]
+    for session, at, robot in (("a", 0.0, False), ("r", 0.3, True), ("b", 0.4, False)):
+        batcher.add(request(session, 2, at=at, robot=robot))
+    assert [batcher.take(0.6)[0].session for _ in range(3)] == ["a", "r", "b"]
+
+
+def test_a_full_queue_gives_the_greediest_ones_place_away() -> None:
+    batcher = Batcher(1.0, 64, 4, max_per_session=3)
+    for id in range(3):
+        assert batcher.add(request("greedy", id=id)) is None
+    with pytest.raises(Busy, match="of this session"):
+        batcher.add(request("greedy", id=3))
+    batcher.add(request("modest", id=4))
+    displaced = batcher.add(request("new", id=5))
+    assert displaced is not None and (displaced.session, displaced.id) == ("greedy", 2)
+    displaced = batcher.add(request("r", id=6, robot=True))
+    assert displaced is not None and (displaced.session, displaced.id) == ("greedy", 1)
+    with pytest.raises(Busy):
+        batcher.add(request("late", id=7))
+    for id in (8, 9, 10):
+        batcher.add(request(f"r{id}", id=id, robot=True))
+    with pytest.raises(Busy):
+        batcher.add(request("a", id=11))
+    assert batcher.robots == len(batcher) == 4
+
+
+def test_what_waits_is_bounded_in_bytes() -> None:
+    size = request("a", 10).size
+    batcher = Batcher(1.0, 64, 64, max_bytes=2 * size)
+    batcher.add(request("a", 10))
+    batcher.add(request("b", 10))
+    with pytest.raises(Busy):
+        batcher.add(request("c", 10))
+    batcher.forget("a")
+    batcher.add(request("c", 10))
+
+
+def test_an_array_is_used_again_only_when_nobody_holds_it() -> None:
+    stack = Stacker()
+    batch = [request("a", 3, id=1), request("b", 2, id=2)]
+    kept, _ = stack(batch)
+    wanted = kept.streams["camera"].copy()
+    other, _ = stack([request("a", 5, id=3)])
+    np.testing.assert_array_equal(kept.streams["camera"], wanted)
+    assert not np.shares_memory(kept.streams["camera"], other.streams["camera"])
+    view = kept.streams["camera"][1:2]
+    place = kept.streams["camera"].ctypes.data
+    del kept
+    assert stack(batch)[0].streams["camera"].ctypes.data != place, "a view is held"
+    del view
+    assert stack(batch)[0].streams["camera"].ctypes.data == place
+    assert stack(batch)[0].streams["camera"].flags.writeable
