@@ -7,13 +7,17 @@ from embodied.cli.compose import compose_config, show_help
 HELP = """\
 embodied serve [key=value ...]
 
-Answers observations with a run's policy until it is interrupted. Requests of several clients are answered in one
-batch; pushed weights are verified, then switched between batches.
+Answers observations with a policy until it is interrupted. Requests of several clients are answered in one batch. It
+follows the run's versions, pins and rollbacks (`embodied weights`); pushed ones are verified, then switched between
+batches. SIGTERM drains it.
 
   embodied serve run=latest address=ipc:///tmp/policy
-  embodied serve run=latest address=tcp://127.0.0.1:5555
-  embodied serve run=null task=reach address=ipc:///tmp/policy      an untrained policy, for a run that pushes to it:
-  embodied train task=reach serve=remote serve.address=ipc:///tmp/policy
+  embodied serve run=latest openpi=127.0.0.1:8000 groot=127.0.0.1:5557 embodiment=libero    openpi's, GR00T's clients
+  embodied serve run=latest address=tcp://0.0.0.0:5555 keys=keys http=127.0.0.1:8080        `embodied keys create keys`
+  embodied serve 'policies={left: run-a, right: run-b}'                                     several, by name
+  embodied serve run=null task=reach weights=served    an untrained policy, for a run that pushes to it:
+  embodied train task=reach serve=remote serve.address=ipc:///tmp/embodied-policy
+  embodied serve upstream=tcp://10.0.0.2:5555 weights=kept keys=keys/arm bandwidth_mbit=20  an edge, on a robot's PC
 """
 
 

@@ -15,6 +15,7 @@ from embodied.runtime.settings import Settings, require, saved_config, typed
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
+from embodied.weights.signing import Trusted
 from policies.base import Policy
 
 
@@ -28,8 +29,11 @@ class Run:
     policy: Policy
 
 
-def open_run(run: str, runs: str) -> Run:
+def open_run(run: str, runs: str, trusted: Trusted | None = None) -> Run:
     """A run's policy, made as its published versions say; its weights are not loaded.
+
+    Args:
+        trusted: Refuses versions that are not signed.
 
     Raises:
         UserError: There is no such run, or it has published nothing yet.
@@ -38,7 +42,7 @@ def open_run(run: str, runs: str) -> Run:
     """
     folder = resolve(run, Path(runs))
     settings = typed(Settings, saved_config(folder))
-    registry = Registry(folder / "weights", keep=settings.runtime.versions)
+    registry = Registry(folder / "weights", keep=settings.runtime.versions, trusted=trusted)
     names = registry.policies()
     if not names:
         raise UserError(

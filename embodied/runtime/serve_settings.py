@@ -1,7 +1,7 @@
 """What `embodied serve` takes."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from embodied.errors import ConfigError
@@ -25,6 +25,7 @@ class ServeSettings:
         keys: Folder of `embodied keys`. With a signing key in it, only signed versions are served.
         http: `host:port` of /healthz, /metrics and /status; null for none.
         openpi, groot: `host:port` where openpi's and GR00T's clients are answered; null for none.
+        gateway_policy: Which of several policies they get; null for the only one.
         embodiment: What their keys mean; `configs/embodiment`.
         api_key: What their clients must send; needed beyond loopback. `env:NAME` reads it from the environment.
         max_wait_ms: Longest wait for other clients' requests, milliseconds.
@@ -35,7 +36,7 @@ class ServeSettings:
     task: dict[str, Any]
     body: dict[str, Any]
     policy: dict[str, Any]
-    embodiment: dict[str, Any] = field(default_factory=dict)
+    embodiment: dict[str, Any]
     run: str | None = "latest"
     runs: str = "runs"
     version: str = "latest"
@@ -49,6 +50,7 @@ class ServeSettings:
     http: str | None = None
     openpi: str | None = None
     groot: str | None = None
+    gateway_policy: str | None = None
     api_key: str | None = None
     max_wait_ms: float = 2.0
     max_rows: int = 1024

@@ -1,27 +1,243 @@
-"""`embodied serve` from its settings: which policies, whose registry, which fronts."""
+"""`embodied serve` from its settings: desks of policies, the server, and what runs beside it: gateways, health page."""
+
+import copy
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from embodied.runtime.parts import make_body, make_policy
-from embodied.runtime.published import load_policy
+from embodied.errors import DeadlineExceeded, EmbodiedError, UserError
+from embodied.runtime.checkpoint import check_spec
+from embodied.runtime.parts import build_policy, make_body, make_policy
+from embodied.runtime.published import open_run, whole_number
 from embodied.runtime.serve_settings import ServeSettings
+from embodied.serving.desk import Desk, Part
+from embodied.serving.edge import Upstream
+from embodied.serving.following import Follower, audited
+from embodied.serving.gateways.launcher import Gateways
+from embodied.serving.health import HealthServer
 from embodied.serving.host import PolicyHost
-from embodied.serving.server import serve
+from embodied.serving.loader import Loader
+from embodied.serving.offering import Offer
+from embodied.serving.receiving import Receiver
+from embodied.serving.server import PolicyServer
+from embodied.weights.registry import Registry
+from embodied.weights.signing import Trusted
+from embodied.wire.key_files import add_client
+from policies.base import Policy
+
+_LOOK_S = 0.5
+_SAY_S = 5.0
+_STUCK_S = 120.0
+_GATEWAY = "gateway"
 
 
-def run_server(settings: ServeSettings) -> None:
-    """Serve until interrupted."""
-    serve(_host(settings), settings.address, keys=settings.keys)
+def run_server(settings: ServeSettings, announce: Callable[[str], object] = print) -> None:
+    """Serve until interrupted, or until a gateway's client with authority asks to stop.
+
+    Raises:
+        EmbodiedError: What is asked for is not there, does not fit, or cannot be listened on.
+    """
+    torch.set_num_threads(settings.threads)
+    with ExitStack() as stack:
+        desks = _desks(settings, stack, announce)
+        server = PolicyServer(
+            desks,
+            settings.address,
+            settings.keys,
+            max_wait_s=settings.max_wait_ms / 1000,
+            max_rows=settings.max_rows,
+            max_requests=settings.max_requests,
+        )
+        if settings.http is not None:
+            health = HealthServer(settings.http, lambda: server.snapshot)
+            announce(f"health, metrics and status at http://{health.start()}")
+            stack.callback(health.close)
+        stop, beside = threading.Event(), _Beside(settings, announce)
+
+        def listening(line: str) -> None:
+            announce(line)
+            beside.start(server.address, stop)
+
+        stack.callback(beside.close)
+        server.serve(listening, stop)
+        if beside.error is not None:
+            raise beside.error
 
 
-def _host(settings: ServeSettings) -> PolicyHost:
-    if settings.run is None:
-        torch.set_num_threads(settings.threads)
-        body = make_body(settings.task, settings.body, 1, seed=0)
-        policy = make_policy(settings.policy, body.spec, seed=0)
-        body.close()
-        return PolicyHost(policy)
-    _, policy, manifest, tensors = load_policy(settings.run, settings.runs, settings.version)
-    host = PolicyHost(policy)
-    host.switch(manifest, tensors)
-    return host
+def _desks(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], object]) -> dict[str, Desk]:
+    if settings.upstream is not None:
+        return _edge(settings, stack, announce)
+    if settings.policies is not None:
+        return {name: _of_run(settings, run) for name, run in settings.policies.items()}
+    if settings.run is not None:
+        desk = _of_run(settings, settings.run)
+        return {desk.host.spec.name: desk}
+    body = make_body(settings.task, settings.body, 1, seed=0)
+    policy = make_policy(settings.policy, body.spec, seed=0)
+    body.close()
+    registry = None
+    if settings.weights is not None:
+        registry = Registry(settings.weights, trusted=Trusted.from_keys(settings.keys))
+    return {policy.spec.name: _desk(settings, policy, registry, settings.policy)}
+
+
+def _of_run(settings: ServeSettings, run: str) -> Desk:
+    """A run's policy, following its registry, or one version of it for good."""
+    opened = open_run(run, settings.runs, Trusted.from_keys(settings.keys))
+    torch.set_num_threads(settings.threads)
+    number = whole_number(settings.version)
+    if number == "latest":
+        return _desk(settings, opened.policy, opened.registry, opened.settings.policy)
+    desk = _desk(settings, opened.policy, None, opened.settings.policy)
+    desk.host.switch(*opened.registry.read(opened.policy.spec.name, number))
+    return desk
+
+
+def _desk(
+    settings: ServeSettings, policy: Policy, registry: Registry | None, build: dict[str, Any], part: Part | None = None
+) -> Desk:
+    """A desk of a policy; with a registry, it serves what that wants. `part` takes pushes instead of a `Receiver`."""
+    host = PolicyHost(policy, standby=copy.deepcopy(policy))
+    name, trusted = policy.spec.name, Trusted.from_keys(settings.keys)
+    if registry is None:
+        loader = Loader(host)
+        return Desk(host, loader, Receiver(host, loader, trusted=trusted), Offer(host, build=build), build=build)
+    loader = Loader(host, audited(registry, name, settings.address))
+    wanted = registry.wanted(name)
+    if wanted is not None:
+        host.switch(*registry.read(name, wanted.label))
+    receiver = part or Receiver(host, loader, store=registry, trusted=trusted)
+    offer = Offer(host, registry=registry, build=build)
+    return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
+
+
+def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], object]) -> dict[str, Desk]:
+    """The policy of an upstream server, once a version of it is here."""
+    assert settings.upstream is not None and settings.weights is not None
+    folder = Path(settings.weights)
+    upstream = Upstream(
+        settings.upstream,
+        folder,
+        keys=settings.keys,
+        name=settings.name or "",
+        bandwidth_mbit=settings.bandwidth_mbit,
+    )
+    known = upstream.connect()
+    policy = build_policy(known.config(), known.spec.agent, seed=0)
+    fix = "run the same code on both machines"
+    check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
+    registry = Registry(folder, trusted=Trusted.from_keys(settings.keys))
+    hosts: list[PolicyHost] = []
+    upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
+    stack.callback(upstream.close)
+    _await_first(registry, policy.spec.name, upstream, announce)
+    desk = _desk(settings, policy, registry, known.config(), upstream)
+    hosts.append(desk.host)
+    return {known.policy: desk}
+
+
+def _await_first(registry: Registry, policy: str, upstream: Upstream, announce: Callable[[str], object]) -> None:
+    """Wait until a version has arrived: a robot must not move by random weights.
+
+    Raises:
+        DeadlineExceeded: Nothing of one has come for two minutes.
+    """
+    moved, said, before = time.monotonic(), 0.0, None
+    while registry.wanted(policy) is None:
+        now, status = time.monotonic(), upstream.status()["upstream"]
+        pull = status.get("pulling")
+        progress = f"{pull['bytes'] / 1e6:.1f} of {pull['of'] / 1e6:.1f} MB" if pull else ""
+        if progress != before:
+            moved, before = now, progress
+        if now - moved > _STUCK_S:
+            raise DeadlineExceeded(
+                f"no version has come from upstream in {_STUCK_S:g} s: {status.get('error') or status['state']}",
+                upstream.address,
+                "look whether it serves a version yet, and start again",
+            )
+        if now - said > _SAY_S:
+            announce(f"waiting for the first version from {upstream.address}: {progress or status['state']}")
+            said = now
+        time.sleep(_LOOK_S)
+
+
+class _Beside:
+    """The gateways beside a server, watched in a thread of their own."""
+
+    def __init__(self, settings: ServeSettings, announce: Callable[[str], object]) -> None:
+        self.error: EmbodiedError | None = None
+        self._settings, self._announce = settings, announce
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._key = _api_key(settings.api_key)
+        if settings.openpi is not None or settings.groot is not None:
+            self._keys = _gateway_keys(settings.keys)
+
+    def start(self, server: str, stop: threading.Event) -> None:
+        """Spawn them; `stop` is set when one cannot listen, or a client asked for it."""
+        wanted = self._wanted(server.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
+        if wanted:
+            self._thread = threading.Thread(target=self._watch, args=(wanted, stop), name="gateways", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(10.0)
+
+    def _wanted(self, server: str) -> list[tuple[Any, Any]]:
+        settings, wanted = self._settings, list[tuple[Any, Any]]()
+        policy = settings.gateway_policy or ""
+        if settings.openpi is not None:
+            from embodied.serving.gateways import openpi
+
+            options = openpi.OpenpiSettings(server, settings.openpi, policy, settings.embodiment, self._keys, self._key)
+            wanted.append((openpi.run, options))
+        if settings.groot is not None:
+            from embodied.serving.gateways import groot
+
+            at = settings.groot if "://" in settings.groot else f"tcp://{settings.groot}"
+            wanted.append(
+                (groot.main, groot.GrootSettings(server, at, policy, settings.embodiment, self._keys, self._key))
+            )
+        return wanted
+
+    def _watch(self, wanted: list[tuple[Any, Any]], stop: threading.Event) -> None:
+        gateways = Gateways(wanted, self._announce)
+        try:
+            gateways.start()
+            while not (self._ending.is_set() or stop.is_set()):
+                if gateways.check():
+                    self._announce("a gateway's client asked the server to stop")
+                    stop.set()
+                self._ending.wait(_LOOK_S)
+        except EmbodiedError as error:
+            self.error = error
+            stop.set()
+        finally:
+            gateways.close()
+
+
+def _api_key(given: str | None) -> str | None:
+    if given is None or not given.startswith("env:"):
+        return given
+    name = given.removeprefix("env:")
+    if not (key := os.environ.get(name)):
+        raise UserError(f"the environment has no {name}", "api_key", f"export {name}=...")
+    return key
+
+
+def _gateway_keys(folder: str | None) -> str | None:
+    """The keys with which gateways call a server that asks for some: a client of their own, which may only act."""
+    if folder is None:
+        return None
+    carried = Path(folder) / _GATEWAY
+    if not carried.is_dir():
+        add_client(Path(folder), _GATEWAY, ["act"])
+    return str(carried)

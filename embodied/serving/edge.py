@@ -10,22 +10,22 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
 from embodied.errors import CorruptFile, EmbodiedError, MessageError, UserError
 from embodied.files import Lock, disk_errors, read_sealed, sealed, write_bytes
+from embodied.serving.answer import Answer
+from embodied.serving.host import PolicyHost
 from embodied.serving.pace import Pace
-from embodied.serving.pull import shapes_of
 from embodied.serving.pulling import Puller
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import Version, check_policy_name
+from embodied.weights.manifest import check_policy_name
 from embodied.weights.registry import Registry
 from embodied.wire.endpoint import Requester
+from embodied.wire.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -177,13 +177,12 @@ class Upstream:
         self._known = known
         return known
 
-    def start(self, registry: Registry, tensors: Mapping[str, NDArray[Any]], serving: Callable[[], Version]) -> None:
+    def start(self, registry: Registry, host: PolicyHost) -> None:
         """Fetch versions from now on, in a thread that no error ends.
 
         Args:
             registry: Of the edge; with `trusted`, what is not signed is refused before it is fetched.
-            tensors: `Policy.tensors()` of the policy here; versions of another shape are refused.
-            serving: The version the edge serves now; called in the thread.
+            host: Serves here; versions with other tensors than its own are refused, and its version is told upstream.
 
         Raises:
             UserError: `connect` was not called, or another process fetches into this folder.
@@ -207,8 +206,8 @@ class Upstream:
             incoming,
             self._known.policy,
             self._known.spec,
-            shapes_of(tensors),
-            serving,
+            host.layout(),
+            lambda: host.version,
             name=self.name,
             pace=Pace(self._mbit),
             poll_s=self._poll_s,
@@ -221,6 +220,13 @@ class Upstream:
         fetched, and the last error's line; for a server's status, from any thread."""
         puller = self._puller
         return {"upstream": {"address": self.address, **(puller.status() if puller else {"state": "cut"})}}
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        """Refuse what is pushed, as a desk's part: an edge takes versions from upstream only."""
+        raise UserError("this server follows another one", self.address, "push to that one")
+
+    def tick(self) -> None:
+        """Nothing to do: the thread fetches, and a `Follower` switches."""
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread; what has partly arrived is gone on with at the next start."""
