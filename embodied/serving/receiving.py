@@ -43,6 +43,8 @@ class Store(Protocol):
 
     def adopt(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str = "") -> None: ...
 
+    def serve(self, policy: str, version: Version) -> None: ...
+
 
 @dataclass
 class _Transfer:
@@ -169,9 +171,9 @@ class Receiver:
         """Answer what needs no transfer, since the store has the version."""
         policy = manifest.policy
         if manifest.version in store.versions(policy):
-            if store.wanted(policy) == manifest.version:
+            if back or store.wanted(policy) == manifest.version:
                 self._loader.submit(
-                    lambda: store.read(policy, manifest.number), "push", lambda result: self._tell(answer, result), back
+                    lambda: _stored(store, manifest, back), "push", lambda result: self._tell(answer, result), back
                 )
             else:
                 self._ack(answer)
@@ -232,6 +234,8 @@ class Receiver:
             verified = manifest.verify(views(transfer.block, manifest.tensors), into=arrays)
         if self._store is not None:
             self._store.adopt(manifest, verified, transfer.signature)
+            if transfer.back:
+                self._store.serve(manifest.policy, manifest.version)
             if self._store.wanted(manifest.policy) != manifest.version:
                 return None
         return manifest, verified
@@ -309,3 +313,10 @@ class Receiver:
             answer("ack", {"number": result.number, "hash": result.hash})
         else:
             answer.refuse(result)
+
+
+def _stored(store: Store, manifest: Manifest, back: bool) -> Weights | None:
+    """A version the store has, if it is to be served, as one that is gone back to is. In the loader's thread."""
+    if back:
+        store.serve(manifest.policy, manifest.version)
+    return store.read(manifest.policy, manifest.label) if store.wanted(manifest.policy) == manifest.version else None

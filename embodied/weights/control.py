@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embodied.errors import UserError
+from embodied.errors import UserError, WeightsHeld
 from embodied.files import Lock, clean_temporaries, disk_errors
 from embodied.weights.audit import read_audit, write_audit
 from embodied.weights.manifest import Version
@@ -103,18 +103,21 @@ class Control(Versions):
 
     def serve(self, policy: str, version: Version, by: str = "") -> None:
         """Serve a kept version until a newer one is stored, without holding anybody: what an edge does as its upstream
-        goes back.
+        goes back, and a server as its learner does.
 
         Raises:
-            UserError: Publication is held here; that stays.
-            WeightsRefused, DeadlineExceeded, CorruptFile, InfrastructureError: As `pin`.
+            WeightsHeld: Publication is held here, and another version served.
+            UserError, WeightsRefused, DeadlineExceeded, CorruptFile, InfrastructureError: As `pin`.
         """
         with self._locked(f"serve a version of {policy}"):
             self.find(policy, version.label)
-            held = self.held(policy)
-            if held is not None:
-                where = f"policy {policy} in {self.folder}"
-                raise UserError(f"version {version.label} is not served: held {held}", where, "resume it here first")
+            pointers = self.pointers(policy)
+            if pointers.held is not None and pointers.serving != version:
+                raise WeightsHeld(
+                    f"version {version.label} of {policy} is not served: a rollback holds publication, {pointers.held}",
+                    str(self.folder),
+                    f"`embodied weights resume weights={self.folder}` goes on",
+                )
             self._point("serve", policy, version, by, serving=version)
 
     def resume(self, policy: str, restore: bool = False, by: str = "") -> Version | None:

@@ -146,7 +146,8 @@ def test_an_edge_serves_what_upstream_serves_without_a_hold(tmp_path: Path) -> N
     registry.adopt(*made_elsewhere(9, 9))
     assert wanted(registry) == 9
     registry.rollback("mlp", 3)
-    with pytest.raises(UserError, match="resume it here first"):
+    registry.serve("mlp", registry.find("mlp", 3))
+    with pytest.raises(WeightsHeld, match="embodied weights resume"):
         registry.serve("mlp", registry.find("mlp", 9))
 
 
