@@ -16,7 +16,8 @@ from embodied.errors import InfrastructureError, MessageError
 from embodied.weights.examine import little_endian
 from embodied.weights.manifest import Tensor
 
-CHUNK_BYTES = 2**22
+CHUNK_BYTES = 2**20
+_ALIGN = 64
 RANGES = 1024
 """Ranges of missing chunks told at once; the rest is told when these have come."""
 
@@ -37,8 +38,13 @@ def chunk_count(nbytes: int, chunk_bytes: int) -> int:
 
 
 def empty(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Arrays of a manifest's names, shapes and dtypes, to be filled."""
-    return {name: np.empty(tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    """Arrays of a manifest's names, shapes and dtypes, to be filled; aligned, in one piece of memory."""
+    starts = list(accumulate((-(-tensor.nbytes // _ALIGN) * _ALIGN for tensor in tensors.values()), initial=0))
+    memory = np.empty(starts[-1], np.uint8)
+    return {
+        name: memory[start : start + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+        for (name, tensor), start in zip(tensors.items(), starts, strict=False)
+    }
 
 
 def views(content: NDArray[np.uint8], tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

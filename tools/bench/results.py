@@ -1,17 +1,29 @@
 """How every benchmark ends: one line of JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
-def emit(values: Mapping[str, float], targets: Mapping[str, float], units: Mapping[str, str] | None = None) -> None:
-    """Print results; one without a target (at least that much) has none. Units are `ratio` where not named."""
+def emit(
+    values: Mapping[str, float],
+    targets: Mapping[str, float],
+    units: Mapping[str, str] | None = None,
+    at_most: Collection[str] = (),
+) -> None:
+    """Print results.
+
+    Args:
+        values: Name to result.
+        targets: Name to what the result should be at least; one without has none.
+        units: Name to unit, `ratio` where not named.
+        at_most: Names of results that should be at most their target.
+    """
     rows = [
         {
             "name": name,
             "value": round(float(value), 4),
             "unit": (units or {}).get(name, "ratio"),
-            "sense": ">=",
+            "sense": "<=" if name in at_most else ">=",
             "target": targets.get(name),
         }
         for name, value in values.items()
