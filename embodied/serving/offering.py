@@ -60,7 +60,7 @@ class Offer:
         self._open: dict[Version, _Open] = {}
         self._followers: dict[str, _Follower] = {}
         self._wanted: tuple[float, Version | None] = (-float("inf"), None)
-        self._ranges = 0
+        self._handed_out = 0
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Answer `manifest` or `range`.
@@ -87,7 +87,7 @@ class Offer:
             except (CorruptFile, WeightsRefused):
                 del self._open[version]
                 raise
-            self._ranges += 1
+            self._handed_out += size
             body = {"op": "range", "version": version.label, "offset": offset, "hash": chunk_hash(data)}
             answer("push", body, {"data": data})
         else:
@@ -122,14 +122,14 @@ class Offer:
             del self._followers[name]
 
     def status(self) -> Mapping[str, Any]:
-        """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard; `ranges`,
-        how many were handed out."""
+        """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
+        `handed_out`, bytes."""
         now, wanted = self._clock(), self.wanted()
         followers = {
             name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
             for name, follower in self._followers.items()
         }
-        return {"wanted": wanted.label if wanted else "", "followers": followers, "ranges": self._ranges}
+        return {"wanted": wanted.label if wanted else "", "followers": followers, "handed_out": self._handed_out}
 
     def wanted(self) -> Version | None:
         """What followers should serve: what the registry says, else what the host serves; None for initial weights."""

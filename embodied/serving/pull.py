@@ -20,11 +20,6 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of a tensor to its shape and the name of its dtype."""
 
 
-def shapes_of(tensors: Mapping[str, NDArray[Any]]) -> Shapes:
-    """What `Policy.tensors` looks like, without its numbers."""
-    return {name: (array.shape, array.dtype.name) for name, array in tensors.items()}
-
-
 def check_fits(manifest: Manifest, spec: PolicySpec, shapes: Shapes) -> None:
     """Whether a version is for this policy, before any of it is asked for or room is made for it.
 

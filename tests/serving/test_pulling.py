@@ -16,7 +16,6 @@ from embodied.serving.answer import Answer
 from embodied.serving.host import PolicyHost
 from embodied.serving.offering import Offer
 from embodied.serving.pace import FIRST, LEAST, MOST, Backoff, Pace, Stride
-from embodied.serving.pull import shapes_of
 from embodied.serving.pulling import Puller
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
@@ -160,7 +159,7 @@ def puller(folder: Path, link: FakeLink, here: Registry, clock: Clock, mbit: flo
         folder / "here" / "incoming",
         "served",
         SPEC,
-        shapes_of(tensors(0)),
+        {name: (array.shape, array.dtype.name) for name, array in tensors(0).items()},
         lambda: here.wanted("tiny") or Version(0, ""),
         name="arm-3",
         pace=Pace(mbit, clock),
