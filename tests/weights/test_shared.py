@@ -2,6 +2,7 @@ import errno
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,15 +70,19 @@ def test_only_a_whole_block_of_this_user_is_opened() -> None:
     os.close(open_ended)
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_without_memory_there_is_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, start: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert SharedBlock().hold(MANIFEST, TENSORS) == ""
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     monkeypatch.undo()
     with SharedBlock() as block:
         block.hold(MANIFEST, TENSORS)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
