@@ -82,7 +82,11 @@ def request(level: float = 0.0) -> dict[str, Any]:
 
 
 class PolicyProcess:
-    """A policy server in a process; killed and started again at the same address by `restart`."""
+    """A policy server in a process; killed and started again at the same address by `restart`.
+
+    Attributes:
+        number: What actions are multiplied by, the version switched to.
+    """
 
     def __init__(self, address: str, spec: PolicySpec = SPEC) -> None:
         self.address, self._spec = address, spec
@@ -97,12 +101,13 @@ class PolicyProcess:
         self.process.start()
         theirs.close()
         assert self._pipe.poll(60), "the policy server did not start"
-        self.address = self._pipe.recv()
+        self.address, self.number = self._pipe.recv(), 1
 
     def switch(self, number: int) -> None:
         """Serve version `number`."""
         self._pipe.send(number)
         assert self._pipe.poll(60) and self._pipe.recv() == number
+        self.number = number
 
     def kill(self) -> None:
         kill(self.process)

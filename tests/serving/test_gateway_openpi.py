@@ -26,6 +26,7 @@ from gateway_toys import (
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from embodied.errors import SpecMismatch, UserError
+from embodied.noise import normal
 from embodied.serving.gateways.openpi import OpenpiGateway, OpenpiSettings
 from embodied.wire import openpi
 
@@ -148,6 +149,18 @@ def test_a_message_too_large_ends_its_connection_only(address: Address) -> None:
     other.close()
 
 
+def test_a_crowd_that_says_nothing_keeps_nobody_out(address: Address) -> None:
+    client = Client(*address)
+    crowd = [socket.create_connection(address) for _ in range(150)]
+    assert health(*address) == (200, "OK\n")
+    newcomer = Client(*address)
+    for one in (client, newcomer):
+        assert one.infer(request())["actions"].shape == (5, 3)
+        one.close()
+    for sock in crowd:
+        sock.close()
+
+
 def test_browser_pages_of_other_sites_stay_out(address: Address) -> None:
     with pytest.raises(InvalidStatus):
         Client(*address, origin="http://example.com")
@@ -224,20 +237,19 @@ def test_health_tells_when_the_policy_server_is_gone(tmp_path: Path) -> None:
 
 
 def test_sampled_actions_are_keyed_by_connection_and_request(served: PolicyProcess) -> None:
-    answers = []
-    for _ in range(2):
-        with gateway(served.address, mode="sample") as address:
-            clients = [Client(*address), Client(*address)]
-            answers.append([client.infer(request())["actions"][0] for client in (*clients, *clients)])
-            for client in clients:
-                client.close()
-    np.testing.assert_array_equal(answers[0], answers[1])
-    assert len({tuple(action) for action in answers[0]}) == 4
+    with gateway(served.address, mode="sample", seed=5) as address:
+        mean = np.array([0.0, 7.0, ord("A")]) * served.number
+        for connection in (1, 2):
+            client = Client(*address)
+            for asked in (0, 1):
+                wanted = mean + normal(np.array([[5, connection, asked, 0]]), 3)[0]
+                np.testing.assert_allclose(client.infer(request())["actions"][0], wanted, rtol=1e-5)
+            client.close()
 
 
 def test_it_ends_cleanly_and_answers_what_is_under_way(served: PolicyProcess) -> None:
-    code = "from embodied.serving.gateways.openpi import main; import sys; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, f"server={served.address}", "address=127.0.0.1:0"]
+    module = "embodied.serving.gateways.openpi"
+    command = [sys.executable, "-m", module, f"server={served.address}", "address=127.0.0.1:0", "timeout_s=9"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None

@@ -92,6 +92,7 @@ def test_one_that_dies_starts_again_after_its_pause() -> None:
     gateways.close()
 
 
+@pytest.mark.slow
 def test_pauses_grow_and_it_is_given_up_after_five_quick_deaths() -> None:
     clock, said = Clock(), []
     gateways = Gateways([(unlucky, "server")], said.append, clock)

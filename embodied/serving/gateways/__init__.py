@@ -1,1 +1,1 @@
-"""Other projects' protocols in front of a policy server: translators in processes of their own, and who watches them."""
+"""Other projects' protocols in front of a policy server, each translated in a process of its own."""

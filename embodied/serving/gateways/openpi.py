@@ -10,19 +10,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from embodied.client import RemoteClient
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError, nearest
 from embodied.serving.gateways.listening import is_key, is_loopback, listen, parse, signals
+from embodied.serving.gateways.openpi_settings import OpenpiSettings
 from embodied.serving.gateways.pulse import Pulse
 from embodied.serving.gateways.robot import Robot
-from embodied.serving.gateways.watch import Watch
+from embodied.serving.gateways.watch import Watch, cut_off
 from embodied.wire import openpi
 from embodied.wire.embodiment import Embodiment
-from policies.base import Mode
 
 if TYPE_CHECKING:
     from websockets.http11 import Request, Response
@@ -36,47 +36,12 @@ SAID_BEFORE = "Internal server error. Traceback included in previous frame."
 """What openpi's clients expect a connection to be closed with after an error."""
 
 _SLACK = 1 << 20  # bytes of a message beside the arrays that are needed
-_SPARE = 32  # connections beyond the limit, so that /healthz and refusals are heard
+_STRANGERS = 32  # connections that have not said who they are; beyond, the oldest is cut off, so newcomers are heard
 _SHAKE_S = 5.0
 _PING_S, _PONG_S = 20.0, 60.0
 _CLOSE_S = 2.0
 _DRAIN_S = 2.0
 _REASON_BYTES = 120  # a close frame holds 125
-
-
-@dataclass(frozen=True)
-class OpenpiSettings:
-    """What a gateway needs to know.
-
-    Attributes:
-        server: Address of the policy server.
-        address: `host:port` where openpi's clients are answered; beyond this machine an `api_key` is needed.
-        policy: Name of the policy that answers; empty for the server's only one.
-        embodiment: See `embodied.wire.embodiment`.
-        keys: Folder of keys for the server's address.
-        api_key: What `Authorization: Api-Key <key>` must hold; None asks for none.
-        mode: `mean` or `sample`.
-        seed: Of the noise of `sample`.
-        timeout_s: Seconds within which every request is answered, a restart of the server included.
-        connections: Clients at a time.
-        idle_s: Seconds without a request after which a connection is closed.
-        send_s: Seconds within which a client must take in an answer.
-        start_s: Seconds to wait for the policy server at the start.
-    """
-
-    server: str
-    address: str = "127.0.0.1:8000"
-    policy: str = ""
-    embodiment: Mapping[str, Any] | str = "native"
-    keys: str | None = None
-    api_key: str | None = None
-    mode: Mode = "mean"
-    seed: int = 0
-    timeout_s: float = 10.0
-    connections: int = 64
-    idle_s: float = 600.0
-    send_s: float = 10.0
-    start_s: float = 60.0
 
 
 class OpenpiGateway:
@@ -99,6 +64,7 @@ class OpenpiGateway:
             )
         self._lock = threading.Lock()
         self._open = self._raw = self._seen = 0
+        self._strangers: dict[int, socket.socket] = {}
         self._stopping = threading.Event()
         self._watch = Watch()
 
@@ -152,16 +118,21 @@ class OpenpiGateway:
         """One TCP connection, whatever becomes of it; in its own thread."""
         with self._lock:
             self._raw += 1
-            if self._raw > self._settings.connections + _SPARE:
-                sock.close()
+            self._strangers[id(sock)] = sock
+            oldest = next(iter(self._strangers.values())) if len(self._strangers) > _STRANGERS else None
+        if oldest is not None:
+            cut_off(oldest)
         try:
             shake(sock, peer)
         finally:
             with self._lock:
                 self._raw -= 1
+                self._strangers.pop(id(sock), None)
 
     def _admit(self, connection: "ServerConnection", request: "Request") -> "Response | None":
         """Answer plain HTTP, and refuse who may not come in; None lets them."""
+        with self._lock:
+            self._strangers.pop(id(connection.socket), None)
         trouble = self._pulse.trouble
         if request.path.partition("?")[0] == "/healthz":
             return connection.respond(*((503, f"{trouble}\n") if trouble else (200, "OK\n")))

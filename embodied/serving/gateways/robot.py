@@ -2,31 +2,18 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from embodied.client import RemoteClient
 from embodied.data import Observation, Rows
+from embodied.serving.gateways.openpi_settings import OpenpiSettings
 from embodied.serving.gateways.pulse import Pulse
 from embodied.weights.manifest import Version
 from embodied.wire.embodiment import Embodiment
-from policies.base import Mode
 
 _NUMBERS = 1 << 31
-
-
-class Options(Protocol):
-    """What of a gateway's settings concerns one robot."""
-
-    @property
-    def embodiment(self) -> Mapping[str, Any] | str: ...
-
-    @property
-    def mode(self) -> Mode: ...
-
-    @property
-    def seed(self) -> int: ...
 
 
 class Robot:
@@ -34,13 +21,13 @@ class Robot:
 
     Args:
         client: Its session of the policy server.
-        options: Of the gateway.
+        settings: Of the gateway.
         pulse: Knows the hashes of versions.
         number: Of the connection; the body and, with the request's number, the noise.
     """
 
-    def __init__(self, client: RemoteClient, options: Options, pulse: Pulse, number: int) -> None:
-        self._client, self._options, self._pulse, self._number = client, options, pulse, number % _NUMBERS
+    def __init__(self, client: RemoteClient, settings: OpenpiSettings, pulse: Pulse, number: int) -> None:
+        self._client, self._settings, self._pulse, self._number = client, settings, pulse, number % _NUMBERS
         self._requests = 0
         self._began = self._start = time.monotonic()
         self._total_ms: float | None = None
@@ -48,7 +35,7 @@ class Robot:
     def greet(self) -> dict[str, Any]:
         """The metadata: which policy, what it is to be sent and what it answers, as plain values."""
         spec = self._client.hello()
-        self._embodiment = Embodiment.from_config(self._options.embodiment, spec)
+        self._embodiment = Embodiment.from_config(self._settings.embodiment, spec)
         version = Version(*self._client.version())
         self._pulse.note(*version)
         return {
@@ -77,7 +64,7 @@ class Robot:
         self._requests += 1
         streams = {name: value[None] for name, value in self._embodiment.observe(request).items()}
         observation = Observation(rows, streams, np.array([self._start - self._began]))
-        chunk = self._client.act(observation, rows.noise_keys(self._options.seed), self._options.mode)
+        chunk = self._client.act(observation, rows.noise_keys(self._settings.seed), self._settings.mode)
         version = self._version(int(chunk.versions[0]))
         infer_ms = (time.monotonic() - self._start) * 1000
         server_timing = {"infer_ms": infer_ms}

@@ -42,5 +42,10 @@ class Watch:
             with self._lock:
                 late = [sock for limit, sock in self._limits.values() if limit < now]
             for sock in late:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+                cut_off(sock)
+
+
+def cut_off(sock: socket.socket) -> None:
+    """End a connection at once, whatever other threads wait for on it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
