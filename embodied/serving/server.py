@@ -185,7 +185,8 @@ class PolicyServer:
         at = time.monotonic()
         if now or at >= self._next_snapshot:
             self._next_snapshot = at + _SNAPSHOT_S
-            self._snapshot = {**self.station.snapshot(), "taken": at}
+            state = self.station.snapshot()
+            self._snapshot = {**state, "ready": state["ready"] and self._socket is not None, "taken": at}
 
 
 def serve(

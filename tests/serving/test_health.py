@@ -288,12 +288,22 @@ def test_without_prometheus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         HealthServer(":0", dict)
 
 
-def test_a_real_server_is_well_until_it_hangs() -> None:
+def test_a_real_server_starts_is_well_hangs_and_ends() -> None:
     made = PolicyServer(PolicyHost(TinyPolicy()), "tcp://127.0.0.1:0")
+    assert "starting" in judge(made.snapshot, time.monotonic(), 10.0)[1]
+    stop = threading.Event()
+    thread = threading.Thread(target=made.run, args=(stop,))
+    thread.start()
+    end = time.monotonic() + 30
+    while not made.snapshot["ready"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     snapshot = made.snapshot
-    assert abs(snapshot["taken"] - time.monotonic()) < 60
     assert judge(snapshot, snapshot["taken"] + 9, 10.0) == (200, "ok")
     assert judge(snapshot, snapshot["taken"] + 11, 10.0)[0] == 503
     text = MetricsPage(lambda: snapshot).render()[1].decode()
     assert 'embodied_requests_total{policy="tiny"} 0.0' in text
     assert 'embodied_answer_seconds_count{policy="tiny"} 0.0' in text
+    stop.set()
+    thread.join(30)
+    assert "draining" in judge(made.snapshot, time.monotonic(), 10.0)[1]
