@@ -1,0 +1,284 @@
+"""`embodied weights` as a user meets it: on disk, through a server, and during a training run."""
+
+import getpass
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import SMALL, embodied, one_line, start
+
+from embodied.buffer.consumed import read_consumed
+from embodied.cli import weights
+from embodied.client import RemoteClient
+from embodied.errors import UserError
+from embodied.monitor.metrics import read_metrics
+from embodied.weights.registry import Registry
+
+
+def publish(registry: Registry, count: int = 1, policy: str = "mlp") -> None:
+    for _ in range(count):
+        number = registry.reserve(policy)
+        registry.publish(policy, number, {"w": np.full(2, number, np.float32)}, {"name": policy})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    registry = Registry(tmp_path / "w")
+    publish(registry, 4)
+    registry.pair("mlp", {2: 10, 3: 20})
+    return registry.folder
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert weights.main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at, label = f"weights={folder}", {v.number: v.label for v in Registry(folder).versions("mlp")}
+    listed = said(capsys, "ls", at)
+    assert all(text in listed for text in label.values()) and "step 20" in listed and "4 versions" in listed
+    rows = [json.loads(line) for line in said(capsys, "ls", at, "--json").splitlines()]
+    assert [(row["number"], row["serving"], row["checkpoint"]) for row in rows] == [
+        (1, False, None), (2, False, 10), (3, False, 20), (4, True, None)]  # fmt: skip
+    assert f"version {label[2]} is served, before {label[4]}, and pinned" in said(capsys, "pin", "2", at)
+    with pytest.raises(UserError, match=r"is pinned.*unpin it first"):
+        weights.main(["rollback", at])
+    assert f"version {label[4]} is served, before {label[2]}" in said(capsys, "unpin", at)
+    assert "nothing was pinned" in said(capsys, "unpin", at)
+    assert "nothing was held" in said(capsys, "resume", at)
+    back = said(capsys, "rollback", at, "note=it drops the cube")
+    assert f"version {label[3]} is served, before {label[4]}; learners wait" in back
+    assert f"`embodied weights resume {at}` goes on" in back and "restore=true" in back
+    status = said(capsys, "status", at)
+    assert f"wanted:  {label[3]}" in status and f"newest:  {label[4]}" in status and "pinned:  no" in status
+    assert f"by {getpass.getuser()}@" in status and "it drops the cube" in status
+    assert f"rollback  {label[3]}, from {label[4]}" in status and status.count("\n") == 6 + 7
+    state = json.loads(said(capsys, "status", at, "--json"))
+    assert state["wanted"] == label[3] and state["held"]["note"] == "it drops the cube"
+    assert [line["event"] for line in state["audit"]][-3:] == ["pin", "unpin", "rollback"]
+    assert "checkpoint of step 20" in said(capsys, "resume", at, "restore=true")
+    assert "learner is to restore" in said(capsys, "status", at)
+    assert "until the next one is published" in said(capsys, "resume", at)
+    assert said(capsys, "--help").startswith("embodied weights ls|status|pin")
+    damaged = Registry(folder).path("mlp", Registry(folder).find("mlp", 1)) / "manifest.json"
+    damaged.write_text("{")
+    listed = said(capsys, "ls", at)
+    assert "damaged" in listed and str(damaged) in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lss"], "did you mean ls"),
+        (["pin"], "pin takes a version"),
+        (["pin", "99"], "version 99 of mlp is not kept .*versions kept: 1, 2, 3, 4"),
+        (["pin", "99-abcdefabcdef"], "versions kept: 1, 2, 3, 4"),
+        (["pin", "two"], "no version 'two'"),
+        (["rollback", "0"], "versions kept"),
+        (["rollback", "1", "2"], "takes no '2'"),
+        (["unpin", "3"], "takes no '3'"),
+        (["ls", "--all"], "unknown flag '--all'"),
+        (["ls", "polcy=mlp"], "did you mean policy"),
+        (["ls", "policy=mpl"], "did you mean mlp"),
+        (["ls", "note=x"], "it is for rollback"),
+        (["pin", "1", "restore=true"], "it is for resume"),
+        (["resume", "restore=yes"], "write restore=true"),
+        (["resume", "restore=true"], "roll back first"),
+        (["ls", "run=x"], "run and weights name two places"),
+        (["ls", "keys=k"], "give address="),
+        (["ls", "address=tcp://127.0.0.1:1"], "weights and address name two places"),
+    ],
+)
+def test_a_mistake_gets_one_line(folder: Path, words: list[str], expected: str) -> None:
+    with pytest.raises(UserError, match=expected) as caught:
+        weights.main([*words, f"weights={folder}"])
+    assert "\n" not in caught.value.line() and caught.value.exit_status == 2
+
+
+def test_what_is_not_there_gets_one_line(folder: Path, tmp_path: Path) -> None:
+    publish(Registry(folder), policy="other")
+    for words, expected in (
+        ([f"weights={tmp_path / 'x'}"], "no such folder"),
+        ([f"weights={folder.parent}"], "no weights are here"),
+        ([f"weights={folder}"], r"there are 2 policies .*policy=mlp\|other"),
+        (["run=nothing", f"runs={tmp_path}"], "no run nothing"),
+        (["address=ipc:///nowhere/x"], "mkdir"),
+        (["address=tcp://127.0.0.1:1", "timeout_s=soon"], "timeout_s cannot be 'soon'"),
+        (["address=tcp://example.org:1"], "keys"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            weights.main(["status", *words])
+    with pytest.raises(UserError, match="a server lists no versions"):
+        weights.main(["ls", "address=tcp://127.0.0.1:1"])
+    with pytest.raises(UserError, match="a server has no checkpoints"):
+        weights.main(["resume", "restore=true", "address=tcp://127.0.0.1:1"])
+    said = embodied("weights", "pin", "77", f"weights={folder}", "policy=mlp", folder=tmp_path)
+    assert "versions kept: 1, 2, 3, 4" in one_line(said)
+    (folder / "slots.json").write_text("{")
+    said = embodied("weights", "ls", f"weights={folder}", "policy=mlp", folder=tmp_path)
+    assert "delete it" in one_line(said, status=3)
+
+
+# A training run that is rolled back, gone on with, rolled back again and restored.
+
+
+def wait_for(what: Callable[[], bool], process: "subprocess.Popen[str]", limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not what():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def moved(root: Path, *words: str) -> None:
+    assert weights.main([*words, "run=live", f"runs={root / 'runs'}"]) == 0
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[Path, Registry, "subprocess.Popen[str]"]]:
+    """A run that trains on until it is ended."""
+    words = [*SMALL, "checkpoint.every=2", "evaluate.target=2", "budget.env_steps=100000000", "name=live"]
+    process = start("train", *words, folder=tmp_path)
+    run = tmp_path / "runs" / "live"
+    try:
+        wait_for(lambda: len(list(run.glob("checkpoints/0*"))) >= 3, process)
+        yield run, Registry(run / "weights"), process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def newest(registry: Registry) -> int:
+    return registry.versions("mlp")[-1].number
+
+
+def wanted(registry: Registry) -> int:
+    version = registry.wanted("mlp")
+    assert version is not None
+    return version.number
+
+
+def test_a_live_run_is_rolled_back_resumed_and_restored(
+    live: tuple[Path, Registry, "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    run, registry, process = live
+
+    def waits_at(number: int) -> bool:
+        switches = [line for line in registry.audit() if line["event"] == "switch"]
+        return bool(switches) and switches[-1]["version"].startswith(f"{number}-")
+
+    moved(tmp_path, "rollback", "note=it drops the cube")
+    first = wanted(registry)
+    wait_for(lambda: waits_at(first), process)
+    stopped = newest(registry)
+    time.sleep(1.2)
+    assert newest(registry) == stopped and registry.held("mlp") is not None
+    moved(tmp_path, "resume")
+    wait_for(lambda: newest(registry) > stopped + 4, process)
+    assert registry.held("mlp") is None and registry.pointers("mlp").serving is None
+
+    moved(tmp_path, "rollback")
+    second = wanted(registry)
+    wait_for(lambda: waits_at(second), process)
+    stopped, step = newest(registry), registry.restorable("mlp")[0][1]
+    weights_then = registry.read("mlp", second)[1]
+    updates = len(read_consumed(run / "episodes"))
+    moved(tmp_path, "resume", "restore=true")
+    wait_for(lambda: newest(registry) > stopped, process)
+    restored = registry.find("mlp", min(v.number for v in registry.versions("mlp") if v.number > stopped))
+    content = registry.read("mlp", restored.label)[1]
+    assert all((content[name] == weights_then[name]).all() for name in content), "the checkpoint of what was served"
+    wait_for(lambda: newest(registry) > restored.number + 2, process)
+
+    consumed = [line for line in read_consumed(run / "episodes")[updates:] if line.version > restored.number]
+    assert consumed[0].update == step + 1, "training went back to the step of the checkpoint"
+    assert {segment.partition("-")[0] for line in consumed for segment in line.segments} == {"1"}, (
+        "nothing older trains"
+    )
+    process.send_signal(signal.SIGTERM)
+    out = process.communicate(timeout=30)[0]
+    assert out.count("training waits: version") == 2 and f"going back runs/live to step {step}" in out
+    steps = read_metrics(run / "metrics.csv")["step"]
+    assert steps == [float(i) for i in range(len(steps))]
+    check_audit(registry)
+
+
+def check_audit(registry: Registry) -> None:
+    """Every version, move and switch of the run is there, in order, and no number twice."""
+    lines = registry.audit()
+    published = [line["version"] for line in lines if line["event"] == "publish"]
+    numbers = [int(label.split("-")[0]) for label in published]
+    assert numbers == sorted(set(numbers))
+    assert {version.label for version in registry.versions("mlp")} <= set(published)
+    moves = [line["event"] for line in lines if line["event"] not in ("publish", "prune")]
+    assert moves == ["rollback", "switch", "resume", "rollback", "switch", "resume"]
+    held = False
+    for line in lines:
+        assert not (line["event"] == "publish" and held), "published while it was held"
+        if line["event"] in ("rollback", "resume"):
+            held = line["event"] == "rollback"
+            assert {"time", "policy", "version", "from", "by", "note", "pid"} <= line.keys()
+
+
+@pytest.mark.slow
+def test_a_held_run_that_is_killed_can_be_restored_as_it_is_resumed(
+    live: tuple[Path, Registry, "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    run, registry, process = live
+    moved(tmp_path, "rollback")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    refused = embodied("train", "resume=live", "runtime.hold_s=0.6", "budget.env_steps=1", folder=tmp_path)
+    line = one_line(refused, status=3)
+    assert "held publication for 0.6 s" in line and f"`embodied weights resume run={run}`" in line
+    step = registry.restorable("mlp")[0][1]
+    moved(tmp_path, "resume", "restore=true")
+    done = embodied("train", "resume=live", "budget.env_steps=1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"going back {run} to step {step}" in done.stderr
+    assert registry.held("mlp") is None and registry.wanted("mlp") == registry.versions("mlp")[-1]
+    assert max(int(path.name) for path in run.glob("checkpoints/0*")) == step
+
+
+def test_a_server_follows_and_is_moved_from_afar(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    done = embodied("train", *SMALL, "budget.env_steps=1024", "name=a", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    address = f"ipc://{tmp_path}/policy"
+    server = start("serve", "run=a", f"address={address}", folder=tmp_path)
+    try:
+        client = RemoteClient(address, timeout_s=60)
+        client.hello()
+        registry = Registry(run / "weights")
+        last, before = registry.versions("mlp")[-1], registry.versions("mlp")[-2]
+
+        def served(number: int) -> bool:
+            return client.version()[0] == number
+
+        wait_for(lambda: served(last.number), server)
+        at = [f"address={address}", "policy=mlp"]
+        assert weights.main(["pin", str(before.number), *at]) == 0
+        wait_for(lambda: served(before.number), server)
+        assert weights.main(["unpin", *at]) == 0
+        wait_for(lambda: served(last.number), server)
+        assert weights.main(["rollback", *at, "note=why"]) == 0
+        back, held = wanted(registry), registry.held("mlp")
+        assert held is not None and held.note == "why" and getpass.getuser() in held.by
+        wait_for(lambda: served(back), server)
+        assert weights.main(["status", *at]) == 0
+        with pytest.raises(UserError, match="versions kept"):
+            weights.main(["pin", "99", *at])
+        assert weights.main(["resume", *at]) == 0
+        assert registry.held("mlp") is None
+        client.close()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+    whys = [line["why"] for line in registry.audit() if line["event"] == "switch" and line["server"] == address]
+    assert whys == ["pin", "follow", "rollback"]
