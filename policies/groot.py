@@ -1,6 +1,5 @@
 """A GR00T server, of either generation, as a policy: asked over ZeroMQ, its actions mapped to our streams."""
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +8,6 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from embodied.data import ActionChunk, Observation
 from embodied.errors import (
     Busy,
     ConfigError,
@@ -17,36 +15,87 @@ from embodied.errors import (
     DeadlineExceeded,
     EmbodiedError,
     InfrastructureError,
+    MessageError,
     Unauthorized,
-    WeightsRefused,
     nearest,
 )
 from embodied.spec import AgentSpec, PolicySpec
 from embodied.wire import addresses
 from embodied.wire.groot import GENERATIONS, UNAUTHORIZED, Generation, pack, request, unpack
 from embodied.wire.groot_keys import GrootKeys
-from policies.base import Mode
+from policies.remote import RemotePolicy, check_sizes, secret
 
 _LOOK_S = 0.2  # how often a lost connection is looked for while waiting
 _ANSWER_BYTES = 1 << 26
 _TEXT = 500
 
 
-class GrootPolicy:
-    """Chunks of a GR00T server. It has no weights of ours, so log-probabilities and values are NaN.
+class GrootCaller:
+    """Asks a GR00T server for all rows at once; the connection is made at the first request.
+
+    Args:
+        address: `tcp://host:port`, or `host:port`.
+        keys: What the server's modalities mean.
+        generation: Of the server.
+        nested: Send maps of modalities, and not keys such as `video.front`.
+        token: Its `api_token`; None sends none.
+        timeout_s: Deadline of one request, seconds.
+
+    Raises:
+        UserError: The address is malformed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        keys: GrootKeys,
+        generation: Generation,
+        nested: bool,
+        token: str | None,
+        timeout_s: float,
+    ) -> None:
+        self._asker = _Asker(address if "://" in address else f"tcp://{address}", timeout_s)
+        self.where = self._asker.where
+        self._keys, self._modern, self._nested, self._token = keys, generation != "n1.5", nested, token or ""
+
+    def infer(self, streams: Mapping[str, NDArray[Any]], rows: int) -> list[NDArray[np.float32]]:
+        seen = self._keys.request(streams, self._nested)
+        answer = self.ask("get_action", {"observation": seen, "options": None} if self._modern else seen)
+        if self._modern:
+            if not isinstance(answer, list) or len(answer) != 2:
+                raise DataError("the answer is no pair of action and info", self.where, "is its generation n1.5?")
+            answer = answer[0]
+        return list(self._keys.actions_of(answer, rows))
+
+    def ask(self, endpoint: str, data: Any = None) -> Any:
+        """The answer of any endpoint; raises as `infer`."""
+        said = self._asker.ask(pack(request(endpoint, data, self._token)), endpoint)
+        try:
+            answer = unpack(said)
+        except MessageError as error:
+            raise MessageError(error.what, self.where, "look whether that is a GR00T server") from None
+        if isinstance(answer, dict) and "error" in answer:
+            raise _refusal(" ".join(str(answer["error"]).split())[:_TEXT], self.where)
+        return answer
+
+    def close(self) -> None:
+        self._asker.close()
+
+
+class GrootPolicy(RemotePolicy):
+    """Chunks of a GR00T server, of all rows in one request.
 
     Args:
         name: Name of the policy.
         agent: Streams offered; those that the embodiment does not name are left out of `spec`.
-        address: `tcp://host:port` of the server. GR00T's protocol is not encrypted: use it on this machine, or through
-            SSH.
+        address: `host:port` of the server. Its protocol is not encrypted: beyond this machine put SSH in front.
         chunk: Actions of the server's chunk that are taken, K.
         execute: How many of them to execute before asking again; all where not given.
         generation: `n1.6`, also for later ones, or `n1.5`.
         flat: Send `video.front` and the like to a server of the later generation, as one that was started for
             simulation wants it; N1.5 always takes that.
         embodiment: See `embodied.wire.groot_keys`.
-        token: The server's `api_token`; `env:NAME` reads it from the environment.
+        api_key: The server's `api_token`; `env:NAME` reads it from the environment.
         timeout_s: Seconds to wait for an answer, a restart of the server included.
 
     Raises:
@@ -65,83 +114,19 @@ class GrootPolicy:
         generation: Generation = "n1.6",
         flat: bool = False,
         embodiment: Mapping[str, Any] | str = "native",
-        token: str | None = None,
+        api_key: str | None = None,
         timeout_s: float = 15.0,
     ) -> None:
+        check_sizes(chunk, execute, timeout_s)
         if generation not in GENERATIONS:
             raise ConfigError(f"generation {generation!r}", "policy.generation", nearest(generation, GENERATIONS))
-        if not 1 <= chunk <= 4096 or not (execute is None or 1 <= execute <= chunk):
-            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", "1 <= execute <= chunk <= 4096")
-        if not timeout_s > 0:
-            raise ConfigError(f"timeout_s {timeout_s}", "policy.timeout_s", "choose more than 0 seconds")
-        self._keys = GrootKeys.for_body(embodiment, agent)
-        used = {stream.name for stream in self._keys.streams}
+        keys = GrootKeys.for_body(embodiment, agent)
+        used = {stream.name for stream in keys.streams}
         needs = tuple(stream for stream in agent.observations if stream.name in used)
-        extra = {"kind": "groot", "generation": generation, "embodiment": self._keys.name}
-        self.spec = PolicySpec(name, AgentSpec(needs, agent.actions), chunk, execute or chunk, extra)
-        self._nested = generation != "n1.5" and not flat
-        self._generation, self._token = generation, _secret(token)
-        self._asker = _Asker(address, timeout_s)
-
-    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
-        """See `policies.base.Policy`; the server draws its own noise, so `noise_keys` and `mode` change nothing.
-
-        Raises:
-            DeadlineExceeded: No answer in time.
-            Unauthorized: The token is wrong.
-            InfrastructureError: The server answered with an error.
-            DataError: Its actions are missing, not finite, of another shape, or too few.
-        """
-        count, spec = len(observation.rows), self.spec
-        actions = np.zeros((0, spec.chunk, spec.agent.action_dim), np.float32)
-        if count:
-            seen = self._keys.request(observation.streams, self._nested)
-            modern = self._generation != "n1.5"
-            answer = self.ask("get_action", {"observation": seen, "options": None} if modern else seen)
-            if modern:
-                if not isinstance(answer, list) or len(answer) != 2:
-                    raise DataError("the answer is no [action, info]", self._asker.address, "set generation=n1.5?")
-                answer = answer[0]
-            given = self._keys.actions_of(answer, count)
-            if given.shape[1] < spec.chunk:
-                raise DataError(
-                    f"chunks of {given.shape[1]} actions, and {spec.chunk} are wanted",
-                    f"GR00T server at {self._asker.address}",
-                    f"set chunk={given.shape[1]}",
-                )
-            actions = np.ascontiguousarray(given[:, : spec.chunk])
-        return ActionChunk(
-            observation.rows,
-            actions,
-            np.full(actions.shape, np.nan, np.float32),
-            np.full(count, np.nan, np.float32),
-            np.zeros(count, np.int64),
-            spec.name,
-        )
-
-    def ask(self, endpoint: str, data: Any = None) -> Any:
-        """The answer of any endpoint; raises as `act`."""
-        where = f"GR00T server at {self._asker.address}"
-        answer = unpack(self._asker.ask(pack(request(endpoint, data, self._token)), endpoint))
-        if isinstance(answer, dict) and "error" in answer:
-            raise _refusal(" ".join(str(answer["error"]).split())[:_TEXT], where)
-        return answer
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """None: the weights are the server's."""
-        return {}
-
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        if tensors:
-            raise WeightsRefused(
-                f"{len(tensors)} tensors for a policy whose weights are a GR00T server's",
-                f"policy {self.spec.name}",
-                "load them there",
-            )
-
-    def close(self) -> None:
-        """Drop the connection; the next request makes a new one."""
-        self._asker.close()
+        extra = {"kind": "groot", "generation": generation, "embodiment": keys.name}
+        spec = PolicySpec(name, AgentSpec(needs, agent.actions), chunk, execute or chunk, extra)
+        nested, token = generation != "n1.5" and not flat, secret(api_key, "policy.api_key")
+        super().__init__(spec, GrootCaller(address, keys, generation, nested, token, timeout_s))
 
 
 class _Asker:
@@ -149,7 +134,8 @@ class _Asker:
 
     def __init__(self, address: str, timeout_s: float) -> None:
         addresses.check(address)
-        self.address, self._timeout_s = address, timeout_s
+        self._address, self._timeout_s = address, timeout_s
+        self.where = f"GR00T server at {address}"
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._events: zmq.Socket[bytes] | None = None
@@ -171,9 +157,7 @@ class _Asker:
                 sent = not self._lost()
         self.close()  # an answer that comes too late must not be taken for the next one's
         doing = "is it busy?" if sent else "nobody listens there; start it, then ask again"
-        raise DeadlineExceeded(
-            f"no answer to {endpoint} within {self._timeout_s:g} s", f"GR00T server at {self.address}", doing
-        )
+        raise DeadlineExceeded(f"no answer to {endpoint} within {self._timeout_s:g} s", self.where, doing)
 
     def _open(self) -> zmq.Socket[bytes]:
         if self._socket is None:
@@ -185,10 +169,10 @@ class _Asker:
             sock.tcp_keepalive, sock.tcp_keepalive_idle, sock.tcp_keepalive_intvl = 1, 5, 1
             self._events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             try:
-                sock.connect(self.address.replace("//localhost:", "//127.0.0.1:"))
+                sock.connect(self._address.replace("//localhost:", "//127.0.0.1:"))
             except zmq.ZMQError as error:
                 self.close()
-                raise ConfigError(f"cannot be called: {error}", self.address, "write tcp://<host>:<port>") from None
+                raise ConfigError(f"cannot be called: {error}", self._address, "write tcp://<host>:<port>") from None
         return self._socket
 
     def _lost(self) -> bool:
@@ -209,23 +193,14 @@ class _Asker:
 
 def _refusal(said: str, where: str) -> EmbodiedError:
     if said == UNAUTHORIZED:
-        return Unauthorized(said, where, "give its token")
+        return Unauthorized(said, where, "give its api_key")
     if said.startswith("busy"):
         return Busy(said, where, "ask again later")
     return InfrastructureError(f"it answered with an error: {said}", where, "see its log")
 
 
-def _secret(token: str | None) -> str:
-    if not token or not token.startswith("env:"):
-        return token or ""
-    name = token.removeprefix("env:")
-    if not os.environ.get(name):
-        raise ConfigError(f"the environment has no {name}", "policy.token", f"export {name}=<token>")
-    return os.environ[name]
-
-
 def build(agent: AgentSpec, seed: int = 0, **config: Any) -> GrootPolicy:
-    """The policy a config's import path points to; `config` holds any argument of `GrootPolicy`, `seed` is not used."""
+    """The policy a config's import path points to; `config` holds arguments of `GrootPolicy`, `seed` is not used."""
     try:
         return GrootPolicy(agent=agent, **config)
     except TypeError as error:

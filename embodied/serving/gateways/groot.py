@@ -7,12 +7,10 @@ which each has a session of its own.
 
 import hmac
 import logging
-import signal
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,10 @@ import zmq
 
 from embodied.client import RemoteClient
 from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError, Unauthorized, UserError, nearest
+from embodied.serving.gateways.groot_settings import GrootSettings
 from embodied.serving.gateways.groot_worker import Job, Worker
 from embodied.serving.gateways.launcher import ASKED_TO_STOP
+from embodied.serving.gateways.listening import signals
 from embodied.wire import addresses
 from embodied.wire.groot import (
     ENDPOINTS,
@@ -34,7 +34,6 @@ from embodied.wire.groot import (
     read_request,
 )
 from embodied.wire.groot_keys import GrootKeys
-from policies.base import Mode
 
 log = logging.getLogger(__name__)
 
@@ -48,41 +47,6 @@ _PER_CLIENT = 2  # requests of one client under way: one, and one more after it 
 _WAITING_BYTES = 1 << 28
 _QUEUE = 8
 _DRAIN_S = 2.0
-
-
-@dataclass(frozen=True)
-class GrootSettings:
-    """What a gateway needs to know.
-
-    Attributes:
-        server: Address of the policy server.
-        address: Where GR00T's clients are answered; beyond this machine a token is needed.
-        policy: Name of the policy that answers; empty for the server's only one.
-        embodiment: See `embodied.wire.groot_keys`.
-        keys: Folder of keys for the server's address.
-        token: The `api_token` that every request must hold; None asks for none, and refuses `kill`.
-        generation: Of clients that ask for the modality configuration before anything else.
-        mode: `mean` or `sample`.
-        seed: Of the noise of `sample`.
-        timeout_s: Seconds within which every request is answered, a restart of the server included.
-        max_rows: Rows of one request.
-        workers: Requests that are with the server at a time.
-        waiting: Requests that wait for a worker; a further one is told `busy`.
-    """
-
-    server: str
-    address: str = "tcp://127.0.0.1:5555"
-    policy: str = ""
-    embodiment: dict[str, Any] | str = "native"
-    keys: str | None = None
-    token: str | None = None
-    generation: Generation = "n1.6"
-    mode: Mode = "mean"
-    seed: int = 0
-    timeout_s: float = 10.0
-    max_rows: int = 64
-    workers: int = 8
-    waiting: int = 64
 
 
 @dataclass
@@ -100,18 +64,19 @@ class GrootGateway:
     """Answers GR00T's clients; `open`, then `run` in the same thread.
 
     Raises:
-        UserError: The address is not to be listened on, or open to others without a token.
+        UserError: The address is not to be listened on, or open to others without an `api_key`.
     """
 
     def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        addresses.check(settings.address)
-        if settings.token == "":
-            raise UserError("an empty token", "token", "give one, or none")
-        if settings.token is None and not addresses.is_local(settings.address):
+        self._address = settings.address if "://" in settings.address else f"tcp://{settings.address}"
+        addresses.check(self._address)
+        if settings.api_key == "":
+            raise UserError("an empty api_key", "api_key", "give one, or none")
+        if settings.api_key is None and not addresses.is_local(self._address):
             raise UserError(
-                "others could reach this address, and no token is given",
+                "others could reach this address, and no api_key is given",
                 settings.address,
-                "use 127.0.0.1, or give a token and put TLS or SSH in front",
+                "use 127.0.0.1, or give api_key and put TLS or SSH in front",
             )
         self._settings, self._clock = settings, clock
         self._clients: OrderedDict[bytes, _Client] = OrderedDict()
@@ -129,7 +94,7 @@ class GrootGateway:
             ConfigError, SpecMismatch: The embodiment does not fit the policy.
             UserError: The address is in use, or not of this machine.
         """
-        client = self.connect()
+        client = self.connect(self._settings.start_s)
         try:
             spec = client.hello()
         finally:
@@ -141,7 +106,7 @@ class GrootGateway:
             self._front = self._context.socket(zmq.ROUTER)
             self._front.sndhwm = self._front.rcvhwm = _QUEUE  # who never reads loses its own answers, nobody else's
             self._front.maxmsgsize = 2 * self._most  # what is a little too large gets an answer, not a lost connection
-            bound = addresses.bind(self._front, self._settings.address, guarded=self._settings.token is not None)
+            bound = addresses.bind(self._front, self._address, guarded=self._settings.api_key is not None)
             self._done = self._context.socket(zmq.PULL)
             self._done.bind("inproc://done")
         except BaseException:
@@ -149,9 +114,11 @@ class GrootGateway:
             raise
         return bound
 
-    def connect(self) -> RemoteClient:
+    def connect(self, timeout_s: float | None = None) -> RemoteClient:
         """A session of the policy server."""
-        return RemoteClient(self._settings.server, self._settings.timeout_s, keys=self._settings.keys)
+        settings = self._settings
+        wait_s = settings.timeout_s if timeout_s is None else timeout_s
+        return RemoteClient(settings.server, wait_s, settings.keys, role="robot", policy=settings.policy)
 
     def run(self, stop: threading.Event) -> int:
         """Answer until `stop` is set, or a permitted `kill`; returns the exit status."""
@@ -208,7 +175,7 @@ class GrootGateway:
                 f"at most {self._most}, {self._settings.max_rows} rows",
             )
         asked = read_request(payload)
-        token, client = self._settings.token, self._client(envelope[0])
+        token, client = self._settings.api_key, self._client(envelope[0])
         if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
             return {"error": UNAUTHORIZED}
         match asked.endpoint:
@@ -223,7 +190,9 @@ class GrootGateway:
                 return self.keys.modality(self.spec.chunk, client.generation)
             case "kill":
                 if token is None:
-                    raise Unauthorized("kill is refused", "GR00T gateway", "start it with a token, and send that")
+                    raise Unauthorized(
+                        "kill is refused", "GR00T gateway", "start it with an api_key, and send that as api_token"
+                    )
                 log.warning("stopped by a client's kill")
                 self._killed = True
                 return None
@@ -306,7 +275,7 @@ def main(
     """
     stop = stop or threading.Event()
     gateway = GrootGateway(settings)
-    with _signals(stop):
+    with signals(stop):
         bound = gateway.open()
         announce(f"answering GR00T clients for policy {gateway.spec.name} at {bound}")
         return gateway.run(stop)
@@ -314,18 +283,3 @@ def main(
 
 def _line(error: EmbodiedError) -> str:
     return error.line().encode("utf-8", "replace").decode()[:2000]
-
-
-@contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `stop`, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in caught}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

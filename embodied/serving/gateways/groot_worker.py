@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import zmq
@@ -13,9 +13,9 @@ import zmq
 from embodied.client import RemoteClient
 from embodied.data import Observation, Rows
 from embodied.errors import EmbodiedError
+from embodied.serving.gateways.groot_settings import GrootSettings
 from embodied.wire.groot import Generation, pack
 from embodied.wire.groot_keys import GrootKeys
-from policies.base import Mode
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +44,6 @@ class Job:
     size: int
 
 
-class Options(Protocol):
-    """What a worker needs of `GrootSettings`."""
-
-    @property
-    def max_rows(self) -> int: ...
-
-    @property
-    def mode(self) -> Mode: ...
-
-    @property
-    def seed(self) -> int: ...
-
-
 class Worker:
     """A thread with a session of its own; answers go to `inproc://done` as number, envelope and message.
 
@@ -72,7 +59,7 @@ class Worker:
         context: "zmq.Context[zmq.Socket[bytes]]",
         connect: Callable[[], RemoteClient],
         keys: GrootKeys,
-        options: Options,
+        options: GrootSettings,
         clock: Callable[[], float],
     ) -> None:
         self._number, self._context, self._connect = number, context, connect

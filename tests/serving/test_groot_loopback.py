@@ -1,0 +1,48 @@
+"""A policy behind two hops: our GR00T policy asks our GR00T gateway, which asks our server."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from groot_gateway import gateway
+
+from embodied.client import RemoteClient
+from embodied.errors import InfrastructureError, Unauthorized
+from embodied.serving.host import PolicyHost
+from policies.groot import GrootPolicy
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Of the server and of the gateway."""
+    with tiny.server(f"ipc://{tmp_path_factory.mktemp('loop')}/s") as server, gateway(server, api_key="key") as found:
+        yield server, found
+
+
+@pytest.mark.parametrize(
+    "options", [{"generation": "n1.5"}, {"generation": "n1.6"}, {"generation": "n1.6", "flat": True}]
+)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_same_actions_come_back(addresses: tuple[str, str], options: dict[str, Any], rows: int) -> None:
+    server, at = addresses
+    seen = tiny.observation(rows, seed=4)
+    far = GrootPolicy("far", tiny.AGENT, at, chunk=3, api_key="key", timeout_s=20, **options)
+    with closing(RemoteClient(server, timeout_s=20)) as direct, closing(far):
+        wanted = direct.act(seen, seen.rows.noise_keys(0), "mean")
+        given = PolicyHost(far).act(seen, seen.rows.noise_keys(0), "mean")
+    np.testing.assert_array_equal(given.actions, wanted.actions)
+    assert np.isnan(given.log_probs).all()
+
+
+def test_what_the_gateway_refuses_is_said(addresses: tuple[str, str]) -> None:
+    _, at = addresses
+    seen = tiny.observation(65)
+    far = GrootPolicy("far", tiny.AGENT, at, chunk=3, api_key="key", timeout_s=20)
+    with closing(far), pytest.raises(InfrastructureError, match="has 65 rows"):
+        far.act(seen, seen.rows.noise_keys(0), "mean")
+    stranger = GrootPolicy("far", tiny.AGENT, at, chunk=3, timeout_s=20)
+    with closing(stranger), pytest.raises(Unauthorized, match="Invalid API token"):
+        stranger.act(seen, seen.rows.noise_keys(0), "mean")
