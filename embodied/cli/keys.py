@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from embodied.errors import ConfigError, CorruptFile, UserError, nearest
 from embodied.files import private
@@ -90,8 +91,10 @@ def _create(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     create_signing_keys(folder)
     create_server(folder)
-    print(f"{folder} holds the server's keys: embodied serve keys={folder}")
-    print(f"next: embodied keys add {folder} NAME role=act")
+    print(f"{folder} holds the keys of a server and of who signs; next:")
+    print(f"  embodied keys add {folder} NAME role=act")
+    print(f"  embodied train ... serve.keys={folder}      signs the versions it publishes")
+    print(f"  embodied serve run=latest address=tcp://0.0.0.0:5555 keys={folder}")
 
 
 def _add(folder: Path, name: str, options: dict[str, str]) -> None:
@@ -112,7 +115,9 @@ def _add(folder: Path, name: str, options: dict[str, str]) -> None:
 
 def _list(folder: Path, as_json: bool) -> None:
     check_server(folder)
-    table = Table("name", "roles", "public key", "to be carried", box=None)
+    table = Table("name", "roles", box=None)
+    table.add_column("public key", min_width=40)
+    table.add_column("to be carried", overflow="fold")
     console = Console(soft_wrap=True)
     damaged = []
     for path in certificates(folder / ALLOWED):
@@ -126,7 +131,7 @@ def _list(folder: Path, as_json: bool) -> None:
         here = str(carried) if carried.is_dir() else ""
         if as_json:
             print(json.dumps({"name": client.name, "roles": roles, "key": client.key, "folder": here}))
-        table.add_row(client.name, ",".join(roles), client.key.replace("[", "\\["), here)
+        table.add_row(client.name, ",".join(roles), Text(client.key), here)
     if as_json:
         for line in damaged:
             print(json.dumps({"damaged": line}))

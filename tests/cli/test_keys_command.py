@@ -5,18 +5,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+import zmq
 from command import embodied, one_line
 
 from embodied.cli.keys import main
 from embodied.errors import UserError
 from embodied.weights.signing import Signer, Trusted
-from embodied.wire.key_files import list_clients
+from embodied.wire.key_files import add_client, list_clients
 
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     main(["create", str(tmp_path / "keys")])
-    assert f"embodied serve keys={tmp_path / 'keys'}" in capsys.readouterr().out
+    assert f"serve.keys={tmp_path / 'keys'} " in capsys.readouterr().out
     return tmp_path / "keys"
 
 
@@ -84,6 +85,15 @@ def test_roles_are_changed_and_clients_admitted_by_key(folder: Path, capsys: pyt
     main(["add", str(folder), "robot", "role=act"])  # another's bad file is in nobody's way
     main(["remove", str(folder), "bad"])
     assert [client.name for client in list_clients(folder)] == ["friend", "robot"]
+
+
+def test_keys_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [zmq.curve_keypair()[0].decode() for _ in range(40)]
+    for count, key in enumerate(keys):
+        add_client(folder, f"c{count}", ["act"], key)
+    main(["ls", str(folder)])
+    printed = capsys.readouterr().out
+    assert all(key in printed for key in keys)
 
 
 @pytest.mark.parametrize(
