@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from embodied.errors import MessageError, SpecMismatch, nearest
 
+CLIENT_STREAMS = ("action_prefix", "prefix_length")
+"""Streams of a policy that its client fills, not the body: the actions that will be executed before its answer can be,
+[K, D] float32, and how many of them there are, [] or [1] int32; see `embodied.client.execution.prefix`."""
+
 STREAM_DTYPES = ("float32", "uint8", "int32")
 ROTATIONS = ("", "quat_wxyz", "quat_xyzw", "rotvec", "euler_xyz", "rot6d", "matrix")
 
@@ -199,7 +203,8 @@ class PolicySpec:
         if agent not in body.agents:
             raise SpecMismatch(f"body {body.task} has no agent {agent}", "agents", nearest(agent, body.agents))
         theirs = body.agents[agent]
-        match(self.agent.observations, theirs.observations, f"policy {self.name}", f"task {body.task}")
+        needs = tuple(stream for stream in self.agent.observations if stream.name not in CLIENT_STREAMS)
+        match(needs, theirs.observations, f"policy {self.name}", f"task {body.task}")
         match(theirs.actions, self.agent.actions, f"task {body.task}", f"policy {self.name}")
         if self.agent.action_dim != theirs.action_dim:
             raise SpecMismatch(

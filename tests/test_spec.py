@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.errors import MessageError, SpecMismatch
-from embodied.spec import ROTATIONS, STREAM_DTYPES, AgentSpec, BodySpec, PolicySpec, Stream, match
+from embodied.spec import CLIENT_STREAMS, ROTATIONS, STREAM_DTYPES, AgentSpec, BodySpec, PolicySpec, Stream, match
 
 names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
 streams = st.builds(
@@ -143,3 +143,10 @@ def test_a_body_spec_without_a_field(field: str) -> None:
     del body[field]
     with pytest.raises(MessageError, match=field):
         BodySpec.from_dict(body)
+
+
+def test_streams_that_the_client_fills_are_not_asked_of_the_body() -> None:
+    own = tuple(Stream(name, (1,)) for name in CLIENT_STREAMS)
+    agent = AgentSpec((Stream("x", (1,)), *own), (Stream("a", (1,)),))
+    body = BodySpec("t", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("a", (1,)),))}, 20.0)
+    PolicySpec("p", agent).check_body(body)

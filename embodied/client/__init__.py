@@ -1,8 +1,23 @@
-"""The policy client, the same for a policy in this process and one behind a socket."""
+"""The policy client, the same for a policy in this process and one behind a socket, and how chunks are executed."""
 
 from embodied.client.base import Manifest, Mode, PolicyClient, Version
-from embodied.client.chunks import ChunkCursor
+from embodied.client.execution import ChunkCursor, Ensembling, Executor, RealTime, RecedingHorizon, Step
 from embodied.client.local import LocalClient
+from embodied.client.pending import Pending
 from embodied.client.remote import RemoteClient
 
-__all__ = ["ChunkCursor", "LocalClient", "Manifest", "Mode", "PolicyClient", "RemoteClient", "Version"]
+__all__ = [
+    "ChunkCursor",
+    "Ensembling",
+    "Executor",
+    "LocalClient",
+    "Manifest",
+    "Mode",
+    "Pending",
+    "PolicyClient",
+    "RealTime",
+    "RecedingHorizon",
+    "RemoteClient",
+    "Step",
+    "Version",
+]

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from embodied.client import ChunkCursor, PolicyClient
+from embodied.client.execution import no_prefix
 from embodied.data import Observation, Rows, Segment, Starts
 from embodied.errors import ConfigError
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.body import Body
 from embodied.rollout.recorder import SegmentRecorder
-from embodied.spec import PolicySpec
+from embodied.spec import CLIENT_STREAMS, PolicySpec
 
 
 class Actor:
@@ -42,7 +43,7 @@ class Actor:
         self.attempt, self.watch, self.agent = attempt, watch, agent
         self.count = 0
         self._cursor = ChunkCursor(body.num_bodies, policy.chunk, policy.execute, policy.agent.action_dim)
-        self._names = [stream.name for stream in policy.agent.observations]
+        self._names = [s.name for s in policy.agent.observations if s.name not in CLIENT_STREAMS]
         self._everyone = np.arange(body.num_bodies)
         self._observation: Observation | None = None
         self._starts: Starts | None = None
@@ -62,9 +63,10 @@ class Actor:
             due = np.flatnonzero(self._cursor.due(observation.rows))
             if len(due):
                 asked = observation if len(due) == body.num_bodies else observation.take(due)
+                streams = {n: asked.streams[n] for n in self._names} | no_prefix(spec, len(due))
                 with self.watch("inference"):
                     chunk = self.client.act(
-                        Observation(asked.rows, {n: asked.streams[n] for n in self._names}, asked.time),
+                        Observation(asked.rows, streams, asked.time),
                         asked.rows.noise_keys(self.seed),
                         "sample",
                     )

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.client import ChunkCursor, PolicyClient
+from embodied.client.execution import no_prefix
 from embodied.data import ActionChunk, Observation, Outcome, Segment, Source
 from embodied.rollout.body import Body
 from embodied.rollout.recorder import SegmentRecorder
-from embodied.spec import PolicySpec
+from embodied.spec import CLIENT_STREAMS, PolicySpec
 
 Decide = Callable[[Observation], ActionChunk]
 
@@ -97,10 +98,11 @@ def play(
 
 def by_policy(client: PolicyClient, policy: PolicySpec, seed: int) -> Decide:
     """Decisions of a policy server, the mode of its distribution."""
-    names = [stream.name for stream in policy.agent.observations]
+    names = [stream.name for stream in policy.agent.observations if stream.name not in CLIENT_STREAMS]
 
     def decide(seen: Observation) -> ActionChunk:
-        asked = Observation(seen.rows, {name: seen.streams[name] for name in names}, seen.time)
+        streams = {name: seen.streams[name] for name in names}
+        asked = Observation(seen.rows, {**streams, **no_prefix(policy, len(seen.rows))}, seen.time)
         return client.act(asked, seen.rows.noise_keys(seed), "mean")
 
     return decide
