@@ -33,8 +33,8 @@ embodied keys create|add|ls|remove FOLDER [NAME] [key=value ...] [--json]
   embodied keys ls keys                             who may do what (--json: one object a line)
   embodied keys remove keys robot                   a running server refuses its next message
 
-Roles: act (ask for actions, read status and weights), push (publish weights, which are signed), administer (pin, roll
-back, resume). The server takes keys=keys, its clients keys=FOLDER with the folder that was carried to them.
+Roles: act (ask for actions, follow weights), push (publish weights, which are signed), administer (pin, roll back,
+resume); all may read the status. The server takes keys=keys, a client keys=FOLDER with what was carried to it.
 """
 KEYS = {"create": (), "add": ("role", "key"), "ls": (), "remove": ()}
 NAMES = {"create": 1, "add": 2, "ls": 1, "remove": 2}

@@ -24,9 +24,10 @@ _VIEW_BYTES = 1 << 16  # larger arrays stay where the socket put them until a ba
 
 LOCAL = Caller()
 
+# What each kind of message needs; None for any role.
 _ROLES = {
-    "hello": ACT, "act": ACT, "reset": ACT, "outcome": ACT, "status": ACT, "heartbeat": ACT, "bye": ACT, "credit": ACT,
-    "push": PUSH, "point": ADMINISTER,
+    "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
+    "credit": ACT, "push": PUSH, "point": ADMINISTER,
 }  # fmt: skip
 
 

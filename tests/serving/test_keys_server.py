@@ -78,7 +78,7 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
         client(folder, name, *roles)
         for name, roles in {"actor": ("act",), "learner": ("act", "push"), "admin": ("administer",)}.items()
     )
-    assert ask(actor, "status") == ask(learner, "status") == "status"
+    assert ask(actor, "status") == ask(learner, "status") == ask(admin, "status") == "status"
     assert ask(actor, "push", op="begin") == "unauthorized"
     assert ask(actor, "point", slot="held", version=None) == "unauthorized"
     assert ask(learner, "point", slot="held", version=None) == "unauthorized"

@@ -343,10 +343,11 @@ def test_each_kind_needs_its_role_and_a_removed_key_is_refused() -> None:
     world.say("a", "push", 2, caller=reader, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("a", "point", 3, caller=reader, body={"slot": "pinned", "version": 1})
     world.say("b", "push", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("b", "status", 5, caller=pusher)
+    world.say("b", "act", 5, caller=pusher)
     world.say("b", "status", 6, caller=None)
-    said = world.until({1, 2, 3, 4, 5, 6})
-    assert [said[id].kind for id in (1, 4)] == ["hello", "ack"]
+    world.say("b", "status", 7, caller=pusher)
+    said = world.until({1, 2, 3, 4, 5, 6, 7})
+    assert [said[id].kind for id in (1, 4, 7)] == ["hello", "ack", "status"]
     for id, words in ((2, "role push"), (3, "role administer"), (5, "role act"), (6, "not let in")):
         error = error_from_body(said[id].body)
         assert isinstance(error, Unauthorized) and words in error.what
