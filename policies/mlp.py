@@ -119,7 +119,7 @@ class MLPPolicy:
                 )
         with torch.no_grad():
             for name, own in mine.items():
-                own.copy_(torch.from_numpy(np.array(tensors[name])))
+                own.copy_(torch.from_numpy(np.require(tensors[name], requirements="W")))
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:
