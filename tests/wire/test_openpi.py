@@ -103,6 +103,25 @@ def test_mutated_messages_are_read_or_refused(data: st.DataObject) -> None:
         assert "\n" not in error.line()
 
 
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_messages() -> None:
+    draw = np.random.default_rng(0)
+    good = np.frombuffer(
+        encode({"image": np.zeros((4, 4, 3), np.uint8), "a": {"b": np.ones(3)}, "n": np.int8(1)}), "u1"
+    )
+    read = 0
+    for _ in range(100_000):
+        bad = good[: draw.integers(1, len(good) + 1)] if draw.random() < 0.2 else good
+        bad = bad.copy()
+        bad[draw.integers(0, len(bad), draw.integers(1, 6))] = draw.integers(0, 256)
+        try:
+            decode(bad.tobytes())
+            read += 1
+        except MessageError as error:
+            assert len(error.line()) < 2000
+    assert 0 < read < 100_000
+
+
 @pytest.mark.parametrize("value", [np.array([None]), np.array([1j]), object(), {1, 2}, np.array(["a"]), 1 << 70])
 def test_what_cannot_be_sent(value: Any) -> None:
     with pytest.raises(MessageError, match="cannot be packed"):
