@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, get_args
 
-from embodied.data import Observation
 from embodied.errors import (
     Busy,
     DeadlineExceeded,
@@ -103,24 +102,26 @@ class Service:
             Busy: Too much waits.
             EmbodiedError: As `PolicyHost.check`.
         """
-        seen = observation_from_arrays(message.arrays, self.host.spec.agent.observations)
+        now, robot = self._clock(), session.kind == ROBOT
+        expires = float("inf")
+        if message.deadline_ms:
+            left = message.deadline_ms / 1000
+            expires = now + left
+            takes = self._batch_time.estimate(now) * (1 + self._batcher.ahead(robot))
+            if takes >= left:
+                self.counts.late += 1
+                raise _late(takes, left)
+        needed = self.host.spec.agent.observations
+        seen = observation_from_arrays(message.arrays, needed)
         keys = take_array(message.arrays, "noise_keys", "int64", (len(seen.rows), 4))
         mode = _mode(message.body.get("mode"))
         self.host.check(seen, keys, mode)
-        needed = {stream.name: seen.streams[stream.name] for stream in self.host.spec.agent.observations}
-        now, robot = self._clock(), session.kind == ROBOT
+        if len(seen.streams) > len(needed):
+            seen.streams = {stream.name: seen.streams[stream.name] for stream in needed}
         if session.kind == SIMULATOR:
             self._active[session] = now
             self._active.move_to_end(session)
-        expires = float("inf")
-        if message.deadline_ms:
-            expires = now + message.deadline_ms / 1000
-            takes = self._batch_time.estimate(now) * (1 + self._batcher.ahead(robot))
-            if takes >= message.deadline_ms / 1000:
-                self.counts.late += 1
-                raise _late(takes, message.deadline_ms / 1000)
-        observation = Observation(seen.rows, needed, seen.time)
-        request = Request(peer, message.id, session, observation, keys, mode, now, expires, robot)
+        request = Request(peer, message.id, session, seen, keys, mode, now, expires, robot)
         displaced = self._batcher.add(request)
         if displaced is not None:
             error = Busy("others have asked for less, or may not wait", "policy server", "ask again later")

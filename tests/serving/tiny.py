@@ -1,8 +1,7 @@
 """A numpy policy of a few numbers, its server in a process of its own, and clients in theirs."""
 
-import importlib.util
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -134,16 +133,16 @@ def _serve(address: str, pipe: Connection) -> None:
         assert line.startswith("serving policy tiny")
         pipe.send(line.rpartition(" at ")[2])
 
-    host = PolicyHost(TinyPolicy())
-    chunked = importlib.util.find_spec("embodied.serving.receiving") is not None
-    serve({SPEC.name: Desk.of(host) if chunked else whole_desk(host)}, address, announce=announce)
+    serve(PolicyHost(TinyPolicy()), address, announce=announce)
     pipe.send("drained")
 
 
-def start_server(address: str) -> tuple[BaseProcess, Connection, str]:
+def start_server(
+    address: str, target: Callable[[str, Connection], None] = _serve
+) -> tuple[BaseProcess, Connection, str]:
     """A server process, the pipe it tells its end on, and the address it listens on."""
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve, args=(address, theirs), daemon=True)
+    process = SPAWN.Process(target=target, args=(address, theirs), daemon=True)
     process.start()
     theirs.close()
     assert ours.poll(60), "the server did not start"
