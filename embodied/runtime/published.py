@@ -15,7 +15,6 @@ from embodied.runtime.settings import Settings, require, saved_config, typed
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
-from embodied.weights.signing import Trusted
 from policies.base import Policy
 
 
@@ -29,11 +28,8 @@ class Run:
     policy: Policy
 
 
-def open_run(run: str, runs: str, trusted: Trusted | None = None) -> Run:
+def open_run(run: str, runs: str) -> Run:
     """A run's policy, made as its published versions say; its weights are not loaded.
-
-    Args:
-        trusted: Refuses versions that are not signed.
 
     Raises:
         UserError: There is no such run, or it has published nothing yet.
@@ -42,7 +38,7 @@ def open_run(run: str, runs: str, trusted: Trusted | None = None) -> Run:
     """
     folder = resolve(run, Path(runs))
     settings = typed(Settings, saved_config(folder))
-    registry = Registry(folder / "weights", keep=settings.runtime.versions, trusted=trusted)
+    registry = Registry(folder / "weights", keep=settings.runtime.versions)
     names = registry.policies()
     if not names:
         raise UserError(

@@ -22,7 +22,8 @@ class ServeSettings:
         bandwidth_mbit: Most megabits per second to take from upstream; 0 for no limit.
         name: What an edge calls itself to its upstream; null is the machine's name.
         address: Where to listen. Beyond loopback `keys` is needed.
-        keys: Folder of `embodied keys`. With a signing key in it, only signed versions are served.
+        keys: Folder of `embodied keys`. With a signing key in it, only signed versions are taken from others.
+        upstream_keys: Folder with which upstream is called, and whose signing key its versions must have.
         http: `host:port` of /healthz, /metrics and /status; null for none.
         openpi, groot: `host:port` where openpi's and GR00T's clients are answered; null for none.
         gateway_policy: Which of several policies they get; null for the only one.
@@ -47,6 +48,7 @@ class ServeSettings:
     name: str | None = None
     address: str = "ipc:///tmp/embodied-policy"
     keys: str | None = None
+    upstream_keys: str | None = None
     http: str | None = None
     openpi: str | None = None
     groot: str | None = None

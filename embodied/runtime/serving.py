@@ -27,7 +27,7 @@ from embodied.serving.offering import Offer
 from embodied.serving.receiving import Receiver
 from embodied.serving.server import PolicyServer
 from embodied.weights.registry import Registry
-from embodied.weights.signing import Trusted
+from embodied.weights.signing import Signer, Trusted
 from embodied.wire.key_files import add_client
 from policies.base import Policy
 
@@ -89,7 +89,7 @@ def _desks(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], 
 
 def _of_run(settings: ServeSettings, run: str) -> Desk:
     """A run's policy, following its registry, or one version of it for good."""
-    opened = open_run(run, settings.runs, Trusted.from_keys(settings.keys))
+    opened = open_run(run, settings.runs)
     torch.set_num_threads(settings.threads)
     number = whole_number(settings.version)
     if number == "latest":
@@ -108,12 +108,12 @@ def _desk(
     if registry is None:
         loader = Loader(host)
         return Desk(host, loader, Receiver(host, loader, trusted=trusted), Offer(host, build=build), build=build)
-    loader = Loader(host, audited(registry, name, settings.address))
+    loader = Loader(host, audited(registry, name, settings.name or settings.address))
     wanted = registry.wanted(name)
     if wanted is not None:
         host.switch(*registry.read(name, wanted.label))
     receiver = part or Receiver(host, loader, store=registry, trusted=trusted)
-    offer = Offer(host, registry=registry, build=build)
+    offer = Offer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
     return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
 
 
@@ -124,7 +124,7 @@ def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], o
     upstream = Upstream(
         settings.upstream,
         folder,
-        keys=settings.keys,
+        keys=settings.upstream_keys,
         name=settings.name or "",
         bandwidth_mbit=settings.bandwidth_mbit,
     )
@@ -132,7 +132,7 @@ def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], o
     policy = build_policy(known.config(), known.spec.agent, seed=0)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
-    registry = Registry(folder, trusted=Trusted.from_keys(settings.keys))
+    registry = Registry(folder, trusted=Trusted.from_keys(settings.upstream_keys))
     hosts: list[PolicyHost] = []
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
     stack.callback(upstream.close)
@@ -237,7 +237,7 @@ def _gateway_keys(folder: str | None) -> str | None:
     """The keys with which gateways call a server that asks for some: a client of their own, which may only act."""
     if folder is None:
         return None
-    carried = Path(folder) / _GATEWAY
-    if not carried.is_dir():
-        add_client(Path(folder), _GATEWAY, ["act"])
+    carried = add_client(Path(folder), _GATEWAY, ["act"])
+    if carried is None:
+        raise UserError("the client gateway has no keys here", folder, f"embodied keys remove {folder} {_GATEWAY}")
     return str(carried)

@@ -7,9 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import EmbodiedError, Unauthorized
+from embodied.wire.key_files import ROLES
 
-ACT, PUSH, ADMINISTER = "act", "push", "administer"
-ROLES = (ACT, PUSH, ADMINISTER)
 
 
 @dataclass(frozen=True)

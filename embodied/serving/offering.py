@@ -10,7 +10,7 @@ from embodied.serving.answer import Answer
 from embodied.serving.host import PolicyHost
 from embodied.serving.sources import CopySource, FileSource, Source
 from embodied.weights.manifest import Version
-from embodied.weights.registry import Registry
+from embodied.weights.registry import Registry, Signer
 from embodied.weights.transfer import chunk_hash
 from embodied.weights.versions import TENSORS
 from embodied.wire.message import Message
@@ -45,6 +45,7 @@ class Offer:
         host: Whose policy it is; what it serves is offered where there is no registry, or not in it.
         registry: Every version in it is offered.
         build: What a follower makes the same policy from.
+        signer: Signs what is offered and has no signature yet, such as versions of a run on this machine.
         clock: Seconds, monotonic.
     """
 
@@ -54,8 +55,10 @@ class Offer:
         *,
         registry: Registry | None = None,
         build: Mapping[str, Any] | None = None,
+        signer: Signer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._signer = signer
         self._host, self._registry, self._build, self._clock = host, registry, dict(build or {}), clock
         self._open: dict[Version, _Open] = {}
         self._followers: dict[str, _Follower] = {}
@@ -74,10 +77,12 @@ class Offer:
         op, version = message.body.get("op"), self._version(message.body.get("version"))
         if op == "manifest":
             source = self._source(version)
-            manifest = source.manifest.to_dict()
+            manifest, signature = source.manifest, source.signature
+            if not signature and self._signer is not None:
+                signature = self._signer.sign(manifest)
             answer(
                 "push",
-                {"op": "manifest", "manifest": manifest, "signature": source.signature, "build": self._build},
+                {"op": "manifest", "manifest": manifest.to_dict(), "signature": signature, "build": self._build},
             )
         elif op == "range":
             source = self._source(version)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from embodied.errors import Busy, EmbodiedError, MessageError, Unauthorized, UserError, nearest
-from embodied.serving.answer import ACT, ADMINISTER, PUSH, Answer, Caller
+from embodied.serving.answer import Answer, Caller
 from embodied.serving.batcher import Batcher
 from embodied.serving.desk import Desk
 from embodied.serving.limits import Rates
@@ -14,6 +14,7 @@ from embodied.serving.meters import Counts
 from embodied.serving.outbox import Outbox, Reply
 from embodied.serving.service import Service, unexpected
 from embodied.serving.sessions import KINDS, Session, Sessions
+from embodied.wire.key_files import ACT, ADMINISTER, PUSH
 from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
 
 log = logging.getLogger(__name__)
