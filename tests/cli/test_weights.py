@@ -4,6 +4,7 @@ import getpass
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from command import SMALL, embodied, one_line, start
 from embodied.buffer.consumed import read_consumed
 from embodied.cli import weights
 from embodied.client import RemoteClient
-from embodied.errors import UserError
+from embodied.errors import UserError, WeightsHeld
 from embodied.monitor.metrics import read_metrics
 from embodied.weights.registry import Registry
 
@@ -246,39 +247,110 @@ def test_a_held_run_that_is_killed_can_be_restored_as_it_is_resumed(
     assert max(int(path.name) for path in run.glob("checkpoints/0*")) == step
 
 
-def test_a_server_follows_and_is_moved_from_afar(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "a"
-    done = embodied("train", *SMALL, "budget.env_steps=1024", "name=a", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    address = f"ipc://{tmp_path}/policy"
-    server = start("serve", "run=a", f"address={address}", folder=tmp_path)
+class Far:
+    """A server that keeps versions of its own, and its client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"ipc://{folder}/policy"
+        words = ["run=null", "task=reach", "body.num_threads=1", f"weights={folder / 'kept'}"]
+        self.process = start("serve", *words, f"address={self.address}", folder=folder)
+        self.registry, self.client = Registry(folder / "kept"), RemoteClient(self.address, timeout_s=60)
+        self.spec = self.client.hello()
+
+    def move(self, *words: str) -> None:
+        assert weights.main([*words, f"address={self.address}"]) == 0
+
+    def serves(self, number: int) -> None:
+        wait_for(lambda: self.client.version()[0] == number, self.process)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Far]:
+    made = Far(tmp_path)
+    yield made
+    made.client.close()
+    made.process.send_signal(signal.SIGTERM)
+    made.process.communicate(timeout=30)
+
+
+def test_a_server_is_moved_from_afar(far: Far, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source, policy = Registry(tmp_path / "source"), far.spec.name
+    with pytest.raises(UserError, match="no weights of policy"):
+        far.move("rollback")
+    layout = np.load(make_layout(tmp_path))
+    for number in (1, 2, 3, 4):
+        tensors = {name: np.full(layout[name].shape, number / 10, layout[name].dtype) for name in layout}
+        manifest = source.publish(policy, source.reserve(policy), tensors, far.spec.to_dict())
+        assert far.client.push(manifest, tensors) == manifest.version
+    far.move("pin", "2")
+    far.serves(2)
+    far.move("unpin")
+    far.serves(4)
+    far.move("rollback", "note=why")
+    held = far.registry.held(policy)
+    assert held is not None and held.note == "why" and getpass.getuser() in held.by
+    far.serves(3)
+    manifest = source.publish(policy, source.reserve(policy), tensors, far.spec.to_dict())
+    with pytest.raises(WeightsHeld, match="why"):
+        far.client.push(manifest, tensors)
+    capsys.readouterr()
+    far.move("status")
+    shown = capsys.readouterr().out
+    assert "served:  3-" in shown and "wanted:  3-" in shown and "why; `embodied weights resume address=" in shown
+    with pytest.raises(UserError, match="versions kept: 1, 2, 3, 4"):
+        far.move("pin", "99")
+    far.move("resume")
+    assert far.registry.held(policy) is None
+    assert far.client.push(manifest, tensors) == manifest.version
+    whys = ["push", "push", "push", "push", "pin", "follow", "rollback", "push"]
+    wait_for(lambda: [e["why"] for e in far.registry.audit() if e["event"] == "switch"] == whys, far.process)
+
+
+def make_layout(folder: Path) -> Path:
+    """A file with the arrays of the policy of `task=reach`, made in a process of its own: torch is slow to import."""
+    code = f"""if 1:
+        import numpy as np
+        from embodied.cli.compose import compose_config
+        from embodied.runtime.parts import make_body, make_policy
+        from omegaconf import OmegaConf
+        c = OmegaConf.to_container(compose_config("train", ["task=reach"]), resolve=True)
+        body = make_body(c["task"], c["body"], 1, 0)
+        np.savez({str(folder / "layout.npz")!r}, **make_policy(c["policy"], body.spec, 0).tensors())
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    return folder / "layout.npz"
+
+
+@pytest.mark.slow
+def test_a_learner_is_held_by_the_server_it_pushes_to(far: Far, tmp_path: Path) -> None:
+    """Rolled back at the server: resumed there, then at the run; then restored at the run, and the server lets go."""
+    words = [*SMALL, "checkpoint.every=2", "evaluate.target=2", "budget.env_steps=100000000", "name=live"]
+    words += ["serve=remote", f"serve.address={far.address}", "serve.timeout_s=60"]
+    process = start("train", *words, folder=tmp_path)
+    run = tmp_path / "runs" / "live"
+    registry = Registry(run / "weights")
     try:
-        client = RemoteClient(address, timeout_s=60)
-        client.hello()
-        registry = Registry(run / "weights")
-        last, before = registry.versions("mlp")[-1], registry.versions("mlp")[-2]
-
-        def served(number: int) -> bool:
-            return client.version()[0] == number
-
-        wait_for(lambda: served(last.number), server)
-        at = [f"address={address}", "policy=mlp"]
-        assert weights.main(["pin", str(before.number), *at]) == 0
-        wait_for(lambda: served(before.number), server)
-        assert weights.main(["unpin", *at]) == 0
-        wait_for(lambda: served(last.number), server)
-        assert weights.main(["rollback", *at, "note=why"]) == 0
-        back, held = wanted(registry), registry.held("mlp")
-        assert held is not None and held.note == "why" and getpass.getuser() in held.by
-        wait_for(lambda: served(back), server)
-        assert weights.main(["status", *at]) == 0
-        with pytest.raises(UserError, match="versions kept"):
-            weights.main(["pin", "99", *at])
-        assert weights.main(["resume", *at]) == 0
-        assert registry.held("mlp") is None
-        client.close()
+        wait_for(lambda: len(list(run.glob("checkpoints/0*"))) >= 4, process)
+        for resume in (lambda: far.move("resume"), lambda: moved(tmp_path, "resume"),
+                       lambda: moved(tmp_path, "resume", "restore=true")):  # fmt: skip
+            far.move("rollback")
+            back = wanted(far.registry)
+            wait_for(lambda: registry.held("mlp") is not None, process)
+            far.serves(back)
+            stopped = far.registry.versions("mlp")[-1].number
+            time.sleep(1.1)
+            assert far.registry.versions("mlp")[-1].number == stopped and far.client.version()[0] == back
+            resume()
+            wait_for(lambda: far.client.version()[0] > stopped + 2, process)  # noqa: B023
+            assert far.registry.held("mlp") is None
+            wait_for(lambda: registry.held("mlp") is None, process)
+        moved(tmp_path, "rollback")  # of the run itself: its server serves that too, and is not held
+        far.serves(wanted(registry))
+        assert far.registry.held("mlp") is None
+        stopped = newest(registry)
+        moved(tmp_path, "resume")
+        wait_for(lambda: far.client.version()[0] > stopped, process)
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
-    whys = [line["why"] for line in registry.audit() if line["event"] == "switch" and line["server"] == address]
-    assert whys == ["pin", "follow", "rollback"]
+        process.send_signal(signal.SIGTERM)
+        out = process.communicate(timeout=30)[0]
+    assert out.count("training waits") == 4 and out.count("going back") == 1, out
