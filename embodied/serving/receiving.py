@@ -3,29 +3,23 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from embodied.errors import Busy, DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
+from embodied.errors import DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
 from embodied.serving.answer import Answer
+from embodied.serving.arriving import Arriving, Transfer
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader, Weights
 from embodied.weights.manifest import Manifest, Version
-from embodied.weights.shared import open_block
-from embodied.weights.transfer import CHUNK_BYTES, BeginAgain, Inbox, empty, views
+from embodied.weights.transfer import CHUNK_BYTES, BeginAgain, views
 from embodied.weights.versions import Trusted
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
 
 WINDOW = 8
 """Chunks a sender may have under way."""
-TRANSFERS = 2
-"""Versions of one policy that may arrive at a time, and so the memory they take in multiples of the policy's."""
-SILENT_S = 600.0
-"""A transfer not heard of for so long is dropped, and so is memory kept for the next."""
-
 _WAITING = 16
 _REMEMBERED = 8
 
@@ -44,21 +38,6 @@ class Store(Protocol):
     def adopt(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str = "") -> None: ...
 
     def serve(self, policy: str, version: Version) -> None: ...
-
-
-@dataclass
-class _Transfer:
-    """One version on its way; `working` from its commit until the loader has answered."""
-
-    manifest: Manifest
-    signature: str
-    back: bool
-    session: str
-    heard: float
-    inbox: Inbox
-    block: NDArray[Any] | None = None
-    working: bool = False
-    waiting: list[Answer] = field(default_factory=list)
 
 
 class Receiver:
@@ -87,13 +66,9 @@ class Receiver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host, self._loader, self._store, self._trusted = host, loader, store, trusted
-        self._chunk_bytes, self._clock = chunk_bytes, clock
-        self._layout = host.layout()
-        self._transfers: dict[str, _Transfer] = {}
-        self._spare: list[dict[str, NDArray[Any]]] = []
-        self._block: tuple[str, NDArray[Any]] | None = None
+        self._chunk_bytes, self._layout = chunk_bytes, host.layout()
+        self._arriving = Arriving(chunk_bytes, clock)
         self._ended: OrderedDict[str, EmbodiedError | None] = OrderedDict()
-        self._heard = clock()
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Answer `begin`, `chunk` or `commit`.
@@ -105,7 +80,6 @@ class Receiver:
             MessageError: A field is wrong, or a chunk arrived damaged.
             Busy: Two other versions are arriving.
         """
-        self._heard = self._clock()
         op = message.body.get("op")
         match op:
             case "begin":
@@ -119,19 +93,11 @@ class Receiver:
 
     def tick(self) -> None:
         """Drop what has been silent for too long."""
-        now = self._clock()
-        for label, transfer in list(self._transfers.items()):
-            if not transfer.working and now - transfer.heard >= SILENT_S:
-                self._drop(label)
-        if not self._transfers and now - self._heard >= SILENT_S:
-            self._spare.clear()
-            self._block = None
+        self._arriving.tick()
 
     def status(self) -> Mapping[str, Any]:
         """`arriving`: label to chunks that have arrived and chunks in all."""
-        return {
-            "arriving": {label: [t.inbox.received, t.inbox.chunks] for label, t in self._transfers.items()},
-        }
+        return {"arriving": self._arriving.status()}
 
     def _begin(self, body: Mapping[str, Any], answer: Answer) -> None:
         manifest = Manifest.from_dict(body.get("manifest"))
@@ -148,14 +114,11 @@ class Receiver:
         self._ended.pop(manifest.label, None)
         if self._store is not None and self._is_stored(self._store, manifest, back, answer):
             return
-        transfer = self._transfers.get(manifest.label)
-        if transfer is None or (transfer.manifest.hash != manifest.hash and not transfer.working):
-            transfer = self._open(manifest, answer.session)
-        transfer.heard = self._clock()
+        transfer = self._arriving.open(manifest, answer.session, self._host.version.number)
         if not transfer.working:
             transfer.manifest, transfer.signature, transfer.back = manifest, signature, back
             transfer.session = answer.session
-            transfer.block = self._shared(memory, manifest.nbytes)
+            transfer.block = self._arriving.block(memory, manifest.nbytes)
         whole = transfer.working or transfer.block is not None
         answer(
             "credit",
@@ -189,8 +152,7 @@ class Receiver:
 
     def _chunk(self, message: Message, answer: Answer) -> None:
         label = message.body.get("version")
-        transfer = self._find(label)
-        transfer.heard = self._clock()
+        transfer = self._arriving.find(label)
         if not transfer.working:
             data = take_array(message.arrays, "data", "uint8", (None,))
             transfer.inbox.put(message.body.get("index"), message.body.get("hash"), data)
@@ -198,15 +160,14 @@ class Receiver:
 
     def _commit(self, body: Mapping[str, Any], answer: Answer) -> None:
         label = body.get("version")
-        if isinstance(label, str) and label not in self._transfers:
+        if isinstance(label, str) and label not in self._arriving:
             if label == self._host.version.label:
                 self._ack(answer)
                 return
             if label in self._ended:
                 self._tell(answer, self._ended[label] or self._host.version)
                 return
-        transfer = self._find(label)
-        transfer.heard = self._clock()
+        transfer = self._arriving.find(label)
         if not transfer.working:
             if transfer.block is None and not transfer.inbox.complete:
                 missing = transfer.inbox.missing()
@@ -225,7 +186,7 @@ class Receiver:
             transfer.working = True
         transfer.waiting = [*transfer.waiting, answer][-_WAITING:]
 
-    def _assemble(self, transfer: _Transfer) -> Weights | None:
+    def _assemble(self, transfer: Transfer) -> Weights | None:
         """What arrived, verified and stored. In the loader's thread."""
         manifest, arrays = transfer.manifest, transfer.inbox.arrays
         if transfer.block is None:
@@ -240,55 +201,17 @@ class Receiver:
                 return None
         return manifest, verified
 
-    def _done(self, transfer: _Transfer, result: Version | EmbodiedError) -> None:
+    def _done(self, transfer: Transfer, result: Version | EmbodiedError) -> None:
         label, transfer.working = transfer.manifest.label, False
         waiting, transfer.waiting = transfer.waiting, []
         if isinstance(result, Version | DataError | WeightsHeld):
-            self._drop(label)
+            self._arriving.drop(label)
             self._ended[label] = None if isinstance(result, Version) else result
             while len(self._ended) > _REMEMBERED:
                 self._ended.popitem(last=False)
         # Else a machine failed, such as a full disk: what arrived is kept, and another commit tries again.
         for answer in waiting:
             self._tell(answer, result)
-
-    def _open(self, manifest: Manifest, session: str) -> _Transfer:
-        served = self._host.version.number
-        for label, transfer in list(self._transfers.items()):
-            superseded = transfer.session == session or (transfer.manifest.number <= served and not transfer.back)
-            if not transfer.working and (superseded or label == manifest.label):
-                self._drop(label)
-        idle = [t for t in self._transfers.values() if not t.working and t.manifest.number < manifest.number]
-        if len(self._transfers) >= TRANSFERS and idle:
-            self._drop(min(idle, key=lambda transfer: transfer.heard).manifest.label)
-        if len(self._transfers) >= TRANSFERS:
-            raise Busy(
-                f"versions {', '.join(self._transfers)} are arriving", f"policy {manifest.policy}", "push again later"
-            )
-        arrays = self._spare.pop() if self._spare else empty(manifest.tensors)
-        transfer = _Transfer(manifest, "", False, session, self._heard, Inbox(arrays, self._chunk_bytes))
-        self._transfers[manifest.label] = transfer
-        return transfer
-
-    def _drop(self, label: str) -> None:
-        transfer = self._transfers.pop(label)
-        self._spare.append(dict(transfer.inbox.arrays))  # warm pages for the next
-
-    def _shared(self, memory: str, nbytes: int) -> NDArray[Any] | None:
-        if not memory:
-            return None
-        if self._block is None or self._block[0] != memory or self._block[1].size != nbytes:
-            block = open_block(memory, nbytes)
-            self._block = None if block is None else (memory, block)
-        return None if self._block is None else self._block[1]
-
-    def _find(self, label: object) -> _Transfer:
-        transfer = self._transfers.get(label) if isinstance(label, str) else None
-        if transfer is None:
-            raise BeginAgain(
-                f"no push of version {str(label)[:40]} is under way here", "policy server", "begin the push again"
-            )
-        return transfer
 
     def _check_layout(self, manifest: Manifest) -> None:
         where = f"policy {manifest.policy}, push of version {manifest.label}"

@@ -149,10 +149,9 @@ class Versions:
         path, fix = self.path(policy, version) / TENSORS, self._fix(policy, version)
         tensors = read_tensors(path, manifest.nbytes, fix)
         try:
-            manifest.verify(tensors)
+            return manifest, manifest.verify(tensors)
         except WeightsRefused as error:
             raise CorruptFile(error.what, str(path), fix) from None
-        return manifest, tensors
 
     def _fix(self, policy: str, version: Version) -> str:
         return f"delete {self.path(policy, version)} and use another version"

@@ -22,9 +22,10 @@ from embodied.errors import (
     WeightsRefused,
 )
 from embodied.serving.answer import Answer
+from embodied.serving.arriving import SILENT_S, TRANSFERS
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
-from embodied.serving.receiving import SILENT_S, TRANSFERS, Receiver
+from embodied.serving.receiving import Receiver
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
 from embodied.weights.shared import SharedBlock
@@ -238,7 +239,7 @@ def test_memory_is_bounded_and_what_is_silent_or_superseded_goes() -> None:
         assert list(b.receiver.status()["arriving"]) == [manifest(5).label, manifest(7).label]
         b.begin(manifest(8), "c")  # what the same sender began before is given up
         assert list(b.receiver.status()["arriving"]) == [manifest(5).label, manifest(8).label]
-        assert len(b.receiver._spare) + len(b.receiver._transfers) == TRANSFERS
+        assert b.receiver._arriving.memory == TRANSFERS
         b.now = SILENT_S
         b.chunk(5, 2)
         b.now = SILENT_S + 1.5
@@ -246,7 +247,7 @@ def test_memory_is_bounded_and_what_is_silent_or_superseded_goes() -> None:
         assert list(b.receiver.status()["arriving"]) == [manifest(5).label]
         b.now = 3 * SILENT_S
         b.receiver.tick()
-        assert b.receiver.status() == {"arriving": {}} and not b.receiver._spare
+        assert b.receiver.status() == {"arriving": {}} and b.receiver._arriving.memory == 0
         with pytest.raises(BeginAgain, match="begin the push again"):
             b.chunk(5, 3)
 
