@@ -11,11 +11,12 @@ from tiny import BODY, SPEC, TinyPolicy, manifest, observation, same, tensors, w
 
 from embodied.data import ActionChunk, Observation
 from embodied.errors import Busy, DeadlineExceeded, Unauthorized
-from embodied.serving.answer import ACT, Caller
+from embodied.serving.answer import Caller
 from embodied.serving.host import PolicyHost
 from embodied.serving.limits import Rates
 from embodied.serving.station import LOCAL, ServerStation
 from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays, rows_to_arrays
+from embodied.wire.key_files import ACT
 from embodied.wire.message import Message, decode, encode
 
 
