@@ -79,8 +79,7 @@ class GrootClient:
         return action, info
 
     def close(self) -> None:
-        self.socket.close()
-        self.context.term()
+        self.context.destroy(linger=0)
 
     def __enter__(self) -> Self:
         return self

@@ -214,6 +214,7 @@ class GrootGateway:
         client.seq = (client.seq + 1) & 0x7FFFFFFF
         client.pending += 1
         self._waiting.append(job)
+        self._hand_out()  # at once, so that what waits is only what no worker can take
         return _LATER
 
     def _hand_out(self) -> None:
