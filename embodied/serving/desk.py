@@ -6,7 +6,6 @@ from typing import Any, Protocol, Self
 
 from embodied.errors import MessageError, UserError
 from embodied.serving.answer import Answer
-from embodied.serving.edge import Upstream
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
 from embodied.wire.message import Message
@@ -39,7 +38,6 @@ class Desk:
         follower: Follows a registry and answers `point`, which moves its pointers; `embodied.serving.following`.
             None where the server keeps no versions.
         build: What a follower makes the same policy from, the `policy` config group in plain values.
-        upstream: Fills the registry of an edge; closed with the desk.
     """
 
     host: PolicyHost
@@ -48,7 +46,6 @@ class Desk:
     offer: Part | None = None
     follower: Part | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
-    upstream: Upstream | None = None
 
     @classmethod
     def of(cls, host: PolicyHost, build: Mapping[str, Any] | None = None) -> Self:
@@ -82,10 +79,10 @@ class Desk:
 
     def status(self) -> dict[str, Any]:
         """The parts' statuses in one dictionary."""
-        parts = (self.upstream, self.receiver, self.offer, self.follower)
-        return {key: value for part in parts if part is not None for key, value in part.status().items()}
+        return {key: value for part in self._parts() for key, value in part.status().items()}
 
     def close(self) -> None:
-        if self.upstream is not None:
-            self.upstream.close()
         self.loader.close()
+
+    def _parts(self) -> list[Part]:
+        return [part for part in (self.receiver, self.offer, self.follower) if part is not None]

@@ -10,19 +10,20 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from numpy.typing import NDArray
+
 from embodied.errors import CorruptFile, EmbodiedError, MessageError, UserError
 from embodied.files import Lock, disk_errors, read_sealed, sealed, write_bytes
 from embodied.serving.answer import Answer
-from embodied.serving.host import PolicyHost
 from embodied.serving.pace import Pace
 from embodied.serving.pulling import Puller
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import check_policy_name
+from embodied.weights.manifest import Version, check_policy_name
 from embodied.weights.registry import Registry
 from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
@@ -95,7 +96,7 @@ class Known:
 
 
 class Upstream:
-    """The server that an edge follows.
+    """The server that an edge follows. At a `Desk` it stands where versions are pushed, and says where to push them.
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
@@ -177,12 +178,13 @@ class Upstream:
         self._known = known
         return known
 
-    def start(self, registry: Registry, host: PolicyHost) -> None:
+    def start(self, registry: Registry, tensors: Mapping[str, NDArray[Any]], serving: Callable[[], Version]) -> None:
         """Fetch versions from now on, in a thread that no error ends.
 
         Args:
             registry: Of the edge; with `trusted`, what is not signed is refused before it is fetched.
-            host: Serves here; versions with other tensors than its own are refused, and its version is told upstream.
+            tensors: `Policy.tensors()` of the policy here; versions of another shape are refused.
+            serving: The version the edge serves now; called in the thread.
 
         Raises:
             UserError: `connect` was not called, or another process fetches into this folder.
@@ -206,8 +208,8 @@ class Upstream:
             incoming,
             self._known.policy,
             self._known.spec,
-            host.layout(),
-            lambda: host.version,
+            {key: (array.shape, array.dtype.name) for key, array in tensors.items()},
+            serving,
             name=self.name,
             pace=Pace(self._mbit),
             poll_s=self._poll_s,

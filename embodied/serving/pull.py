@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import InfrastructureError, WeightsRefused
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import Manifest
+from embodied.weights.manifest import Manifest, Version
 from embodied.weights.spool import Spool
 from embodied.weights.transfer import views
 
@@ -37,6 +37,17 @@ def check_fits(manifest: Manifest, spec: PolicySpec, shapes: Shapes) -> None:
         if (tensor.shape, tensor.dtype) != shapes[name]:
             own = f"{shapes[name][1]}{list(shapes[name][0])}"
             raise WeightsRefused(f"tensor {name} is {tensor.dtype}{list(tensor.shape)}, not {own}", where, fix)
+
+
+def check_new(manifest: Manifest, kept: Iterable[Version]) -> None:
+    """Raise `WeightsRefused` if the version's number is that of another content here."""
+    for version in kept:
+        if version.number == manifest.number and version != manifest.version:
+            raise WeightsRefused(
+                f"its number is that of {version.label} here, which is another content",
+                f"version {manifest.label} upstream",
+                "upstream serves another run: give this edge another folder, weights=...",
+            )
 
 
 class Pull:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, InfrastructureError, MessageError, WeightsRefused
 from embodied.serving.pace import Backoff, Pace, Stride
-from embodied.serving.pull import Pull, Shapes, check_fits
+from embodied.serving.pull import Pull, Shapes, check_fits, check_new
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
@@ -181,9 +181,13 @@ class Puller:
             if self._pace.wait() > 0 or self._link_rest.wait(now) > 0:
                 return
             offset, size = pull.next(self._stride.size)
-            self._pace.spend(size)
             body = {"op": "range", "version": pull.label, "offset": offset, "size": size}
-            self._ask(_Ask("range", pull.manifest.version, offset, size, now), "credit", body)
+            try:
+                self._ask(_Ask("range", pull.manifest.version, offset, size, now), "credit", body)
+            except BaseException:
+                pull.again(offset, size)
+                raise
+            self._pace.spend(size)
 
     def _take(self, ask: _Ask, answer: Message) -> None:
         if ask.what == "status":
@@ -237,6 +241,7 @@ class Puller:
             if self._registry.trusted is not None:
                 self._registry.trusted.check(manifest, signature)
             check_fits(manifest, self._spec, self._shapes)
+            check_new(manifest, self._registry.versions(manifest.policy))
         except EmbodiedError:
             self._attempts = _ATTEMPTS  # it would be the same manifest again
             raise

@@ -22,6 +22,7 @@ from embodied.serving.following import Follower, audited
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
 from embodied.serving.offering import Offer
+from embodied.serving.receiving import Receiver
 from embodied.serving.server import serve
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
@@ -54,8 +55,8 @@ def _desk(registry: Registry, upstream: Upstream | None = None) -> dict[str, Des
     loader = Loader(host, audited(registry, "tiny", "test"))
     follower, offer = Follower(host, loader, registry), Offer(host, registry=registry, build=BUILD)
     if upstream is not None:
-        upstream.start(registry, host)
-    return {"served": Desk(host, loader, None, offer, follower, BUILD, upstream)}
+        upstream.start(registry, heavy(0), lambda: host.version)
+    return {"served": Desk(host, loader, upstream or Receiver(host, loader), offer, follower, BUILD)}
 
 
 def _upstream(address: str, folder: str, pipe: Connection) -> None:
@@ -123,18 +124,19 @@ class Proxy:
         self.target, self.rate, self.passed = target, rate, 0
         self.most: int | None = None
         self.open = True
-        self._pairs: list[socket.socket] = []
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
+        """Pass nothing on any more; what has come back still arrives."""
         self.open = False
-        for one in self._pairs:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._pairs = []
+        pairs, self._pairs = self._pairs, []
+        for near, far in pairs:
+            for one, how in ((far, socket.SHUT_RDWR), (near, socket.SHUT_WR)):
+                with suppress(OSError):
+                    one.shutdown(how)
 
     def restore(self) -> None:
         self.most, self.open = None, True
@@ -158,13 +160,13 @@ class Proxy:
             except OSError:
                 near.close()
                 continue
-            self._pairs += [near, far]
+            self._pairs.append((near, far))
             threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
             threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, back: bool) -> None:
         with suppress(OSError):
-            while data := source.recv(2**14):
+            while (data := source.recv(2**14)) and self.open:
                 sink.sendall(data)
                 if back:
                     self.passed += len(data)
@@ -172,6 +174,5 @@ class Proxy:
                         self.cut()
                         return
                     time.sleep(len(data) / self.rate)
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 from edges import (
     BALLAST,
     BUILD,
-    HeavyPolicy,
     Proxy,
+    heavy,
     publish,
     start_edge,
     start_upstream,
@@ -24,10 +24,11 @@ from edges import (
 )
 from tiny import SPEC, kill
 
+from embodied.client import RemoteClient
 from embodied.errors import CorruptFile, DeadlineExceeded, MessageError, UserError
 from embodied.files import sealed
 from embodied.serving.edge import Known, Upstream
-from embodied.serving.host import PolicyHost
+from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 
 
@@ -86,6 +87,11 @@ def test_two_edges_follow_one_of_them_late_and_go_back_with_upstream(world: Worl
     wait_until_serving(two, 3)
     wait_for(lambda: 3 in adopted(tmp_path / "one"))
     wait_until_serving(one, 2)
+    with (
+        closing(RemoteClient(one)) as client,
+        pytest.raises(UserError, match=f"this server follows another one .{above}.: push to that one"),
+    ):
+        client.push(world.registry.manifest("tiny", 3), heavy(3))
     found = status(one)["upstream"]
     assert found["state"] == "connected" and found["wanted"].startswith("3-") and found["error"] == ""
 
@@ -93,13 +99,13 @@ def test_two_edges_follow_one_of_them_late_and_go_back_with_upstream(world: Worl
 def test_a_cut_link_and_kills_on_both_sides(world: World, tmp_path: Path) -> None:
     publish(world.registry, 1)
     up, above = world.upstream()
-    proxy = world.proxy(above, rate=4e6)
+    proxy = world.proxy(above, rate=1e6)
     process, edge = world.edge(proxy.address, tmp_path / "edge")
     wait_until_serving(edge, 1)
-    proxy.most = proxy.passed + BALLAST // 2
+    proxy.most = proxy.passed + 3 * BALLAST // 4
     publish(world.registry, 2)
     wait_for(lambda: not proxy.open)
-    wait_for(lambda: status(edge)["upstream"]["pulling"]["bytes"] >= BALLAST // 4)
+    wait_for(lambda: status(edge)["upstream"]["pulling"]["bytes"] > 0)
     here = status(edge)
     assert here["number"] == 1, "it serves on"
     kill(process)
@@ -131,7 +137,7 @@ def test_an_edge_without_a_link_serves_what_it_kept(world: World, tmp_path: Path
     another = Upstream(above, tmp_path / "edge")
     assert not another.connect(0.1).fresh
     with pytest.raises(UserError, match=f"pid {process.pid} fetches versions into this folder already"):
-        another.start(Registry(tmp_path / "edge"), PolicyHost(HeavyPolicy()))
+        another.start(Registry(tmp_path / "edge"), heavy(0), lambda: Version(0, ""))
 
 
 def test_no_link_and_nothing_kept_is_one_line(tmp_path: Path) -> None:
@@ -154,7 +160,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="bandwidth_mbit"):
         Upstream("tcp://127.0.0.1:9", tmp_path, bandwidth_mbit=-1)
     with pytest.raises(UserError, match="connect"):
-        Upstream("tcp://127.0.0.1:9", tmp_path).start(Registry(tmp_path), PolicyHost(HeavyPolicy()))
+        Upstream("tcp://127.0.0.1:9", tmp_path).start(Registry(tmp_path), heavy(0), lambda: Version(0, ""))
     assert Upstream("tcp://127.0.0.1:9", tmp_path).status()["upstream"]["state"] == "cut"
 
 
@@ -176,8 +182,16 @@ def test_only_code_of_policies_is_made_on_upstreams_word() -> None:
 def test_what_upstream_says_is_checked() -> None:
     good = {"policy": "served", "spec": SPEC.to_dict(), "build": BUILD}
     assert Known.from_hello(good).to_dict() == good
-    for harm in ({"policy": None}, {"spec": "x"}, {"spec": {}}, {"build": None}, {"build": {"a": b"x"}},
-                 {"build": {"a": "x" * 2**19}}, {"spec": {**SPEC.to_dict(), "name": "../up"}}):  # fmt: skip
+    harms: list[dict[str, Any]] = [
+        {"policy": None},
+        {"spec": "x"},
+        {"spec": {}},
+        {"spec": {**SPEC.to_dict(), "name": "../up"}},
+        {"build": None},
+        {"build": {"a": b"x"}},
+        {"build": {"a": "x" * 2**19}},
+    ]
+    for harm in harms:
         with pytest.raises(MessageError):
             Known.from_hello({**good, **harm})
 

@@ -352,6 +352,17 @@ def test_a_version_that_does_not_fit_is_refused_before_it_is_asked_for(tmp_path:
     assert this.kept() == [2]
 
 
+def test_a_number_that_names_another_content_here_is_refused_before_it_is_asked_for(tmp_path: Path) -> None:
+    this = edge(tmp_path)
+    this.publish(1)
+    this.here.publish("tiny", this.here.reserve("tiny"), tensors(7), SPEC.to_dict())
+    this.run(5)
+    assert not this.link.asked and "give this edge another folder" in this.puller.status()["error"]
+    this.publish(2)
+    this.run(5)
+    assert this.wanted() == 2
+
+
 class Strict:
     def check(self, manifest: Manifest, signature: str) -> None:
         if signature != f"of {manifest.number}":
