@@ -1,9 +1,9 @@
-"""A cap on bytes per second, with a clock of its own."""
+"""How fast is asked: a cap, sizes that fit the link, pauses after failures; with a clock of their own."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied.serving.pace import BURST_S, Pace
+from embodied.serving.pace import BURST_S, LEAST, MOST, Backoff, Pace, Stride
 
 
 @given(st.floats(0.1, 100), st.lists(st.tuples(st.integers(1, 2**18), st.floats(0, 2)), min_size=1, max_size=60))
@@ -40,3 +40,28 @@ def test_no_cap_never_waits() -> None:
     pace = Pace(0.0)
     pace.spend(10**12)
     assert pace.wait() == 0.0
+
+
+def test_ranges_grow_while_answers_are_fast() -> None:
+    stride = Stride(0.0)
+    for _ in range(9):
+        stride.took(stride.size, 0.01)
+    assert stride.size == MOST
+    stride.took(stride.size, 9.0)
+    assert stride.size == MOST // 2
+    stride.least()
+    assert stride.size == LEAST
+    capped = Stride(1e9)
+    for _ in range(9):
+        capped.took(capped.size, 0.01)
+    assert capped.size == 2**18
+
+
+def test_pauses_double_up_to_a_minute() -> None:
+    rest, now, pauses = Backoff(), 0.0, []
+    for _ in range(9):
+        rest.fail(now)
+        pauses.append(rest.wait(now))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    rest.clear()
+    assert rest.wait(now) == 0
