@@ -1,5 +1,6 @@
 """The policy server: a ROUTER socket around a `ServerStation`, one thread, one process."""
 
+import gc
 import math
 import signal
 import threading
@@ -137,6 +138,8 @@ class PolicyServer:
         stop = stop or threading.Event()
         with _signals(stop):
             self.warm_up()
+            gc.collect()
+            gc.freeze()  # else a full collection looks at all that was imported, while clients wait
             bound = self.open()
             what = ", ".join(f"{name}, {_version(desk.host)}" for name, desk in sorted(self.station.desks.items()))
             announce(f"serving policy {what}, at {bound}")

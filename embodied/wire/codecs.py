@@ -81,7 +81,6 @@ def observation_from_arrays(arrays: Mapping[str, NDArray[Any]], pictures: Stream
         MessageError: Rows, time or a stream are missing or differ in their number of rows, or a picture cannot be
             decoded to its stream's shape.
     """
-    taken = {stream.name: stream for stream in pictures if stream.dtype == "uint8"}
     rows = rows_from_arrays(arrays)
     time = take_array(arrays, "time", "float64", (len(rows),))
     streams = {}
@@ -94,6 +93,7 @@ def observation_from_arrays(arrays: Mapping[str, NDArray[Any]], pictures: Stream
             streams[name.removeprefix("stream/")] = array
         elif name.startswith("jpeg/"):
             stream = name.removeprefix("jpeg/")
+            taken = {stream.name: stream for stream in pictures if stream.dtype == "uint8"}
             if stream not in taken or stream in streams:
                 raise MessageError(f"{stream} is not taken as JPEG", name, nearest(stream, taken))
             ends = take_array(arrays, f"jpeg_ends/{stream}", "int64", (len(rows),))
