@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError
+from embodied.wire.scan import check_values
 
 Generation = Literal["n1.5", "n1.6"]
 GENERATIONS: tuple[Generation, ...] = ("n1.5", "n1.6")
@@ -28,6 +29,7 @@ UNAUTHORIZED = "Unauthorized: Invalid API token"
 
 _ITEMS = 4096  # entries of one list or map
 _DEPTH = 8
+_VALUES = 16384  # of one message, keys included
 _TEXT = 1 << 16
 _NDIM = 8
 _HEADER = 1024  # bytes of an array's header
@@ -94,6 +96,7 @@ def unpack(data: bytes | memoryview) -> Any:
     Raises:
         MessageError: It is no such message; names what is wrong.
     """
+    check_values(data, _VALUES, "GR00T message")
     try:
         value = msgpack.unpackb(
             data,

@@ -1,5 +1,6 @@
 """A policy behind two hops: our GR00T policy asks our GR00T gateway, which asks our server."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from groot_client import GrootClient
 from groot_gateway import gateway
 
 from embodied.client import RemoteClient
 from embodied.errors import InfrastructureError, Unauthorized
+from embodied.serving.gateways.groot import GrootSettings, main
+from embodied.serving.gateways.launcher import Gateways
 from embodied.serving.host import PolicyHost
 from policies.groot import GrootPolicy
 
@@ -46,3 +50,20 @@ def test_what_the_gateway_refuses_is_said(addresses: tuple[str, str]) -> None:
     stranger = GrootPolicy("far", tiny.AGENT, at, chunk=3, timeout_s=20)
     with closing(stranger), pytest.raises(Unauthorized, match="Invalid API token"):
         stranger.act(seen, seen.rows.noise_keys(0), "mean")
+
+
+def test_a_permitted_kill_reaches_whoever_started_the_gateway(addresses: tuple[str, str]) -> None:
+    lines: list[str] = []
+    started = Gateways([(main, GrootSettings(addresses[0], "127.0.0.1:0", api_key="key"))], lines.append)
+    started.start()
+    try:
+        (line,) = started.wait_ready(60)
+        with GrootClient(line.rpartition(" at ")[2], "key") as client:
+            assert client.ping()["status"] == "ok" and not started.check()
+            assert client.call("kill") is None
+        end = time.monotonic() + 60
+        while not started.check():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        started.close()
