@@ -58,10 +58,10 @@ class BigPolicy:
 
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: str) -> ActionChunk:
         count = len(observation.rows)
-        square = self._tensors["layer000"][: 512 * 512].reshape(512, 512)
-        for _ in range(4):
-            square = np.tanh(square @ square * 1e-3)
-        actions = np.full((count, 1, 2), square[0, 0], np.float32)
+        numbers = self._tensors["layer000"]
+        for _ in range(3):
+            numbers = np.tanh(numbers)
+        actions = np.full((count, 1, 2), numbers[0], np.float32)
         zeros = np.zeros(count, np.float32)
         return ActionChunk(observation.rows, actions, np.zeros_like(actions), zeros, np.zeros(count, np.int64), "")
 
@@ -166,6 +166,12 @@ class Learner:
         return taken
 
 
+def copy_s(source: NDArray[Any], target: NDArray[Any]) -> float:
+    start = time.perf_counter()
+    np.copyto(target, source)
+    return time.perf_counter() - start
+
+
 def ratios(rounds: int, folder: Path) -> dict[str, float]:
     """Medians over rounds of a push's time over a memcpy's, shared memory and signed chunks in turn."""
     create_signing_keys(folder)
@@ -185,9 +191,7 @@ def ratios(rounds: int, folder: Path) -> dict[str, float]:
         )
         for turn in range(rounds + 2):
             for name, learner in zip(took, learners, strict=True):
-                start = time.perf_counter()
-                np.copyto(target, source)
-                memcpy = time.perf_counter() - start
+                memcpy = float(np.median([copy_s(source, target) for _ in range(3)]))
                 pushed = learner.publish(tensors)
                 if turn >= 2:  # before, pages are cold
                     took[name].append(pushed / memcpy)
