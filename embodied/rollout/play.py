@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.client import ChunkCursor, PolicyClient
-from embodied.client.execution import no_prefix
+from embodied.client import ChunkCursor, Executor, PolicyClient
+from embodied.client.execution import Strategy, no_prefix
 from embodied.data import ActionChunk, Observation, Outcome, Segment, Source
 from embodied.rollout.body import Body
 from embodied.rollout.recorder import SegmentRecorder
-from embodied.spec import CLIENT_STREAMS, PolicySpec
+from embodied.spec import PolicySpec
 
 Decide = Callable[[Observation], ActionChunk]
 
@@ -54,13 +54,28 @@ def play(
     mode: str,
     source: Source = Source.POLICY,
     agent: str = "robot",
+    strategy: Strategy | None = None,
 ) -> Played:
-    """One episode of each seed on `body`, whose `num_bodies` is the number of seeds and which must not auto-reset."""
+    """One episode of each seed on `body`, whose `num_bodies` is the number of seeds and which must not auto-reset.
+
+    Args:
+        body: Plays.
+        decide: Answers observations.
+        seeds: One per body.
+        policy: Spec of what decides.
+        id, mode, source, agent: Of the segment.
+        strategy: How chunks are executed; None for the policy's own `execute`. With one, the segment holds what was
+            executed as chunks of one action without log-probabilities.
+
+    Raises:
+        ConfigError: The policy cannot do what the strategy needs.
+    """
     seeds = np.asarray(seeds, np.int64)
     count = body.num_bodies
     recorder = SegmentRecorder(
         body.spec.episode_steps, count, policy.chunk, policy.agent.action_dim, body.spec.control_size
     )
+    executor = Executor(count, policy, strategy) if strategy is not None else None
     cursor = ChunkCursor(count, policy.chunk, policy.execute, policy.agent.action_dim)
     outcomes = np.zeros(count, np.uint8)
     lengths = np.zeros(count, np.int32)
@@ -71,12 +86,17 @@ def play(
         live = outcomes == Outcome.RUNNING
         if not live.any():
             break
-        due = np.flatnonzero(cursor.due(observation.rows))
-        if len(due):
-            chunk = decide(observation if len(due) == count else observation.take(due))
-            recorder.decide(due, chunk)
-            cursor.accept(due, chunk)
-        actions, k = cursor.next()
+        if executor is not None:
+            decided = _execute(executor, observation, decide)
+            recorder.decide(np.arange(count), decided)
+            actions, k = decided.actions[:, 0], np.zeros(count, np.int32)
+        else:
+            due = np.flatnonzero(cursor.due(observation.rows))
+            if len(due):
+                chunk = decide(observation if len(due) == count else observation.take(due))
+                recorder.decide(due, chunk)
+                cursor.accept(due, chunk)
+            actions, k = cursor.next()
         result = body.step(actions)
         observation.rows.seq = np.where(live, observation.rows.seq, -1).astype(np.int32)
         recorder.step(observation, k, result)
@@ -96,13 +116,24 @@ def play(
     return Played(segment, seeds, outcomes, lengths, returns)
 
 
+def _execute(executor: Executor, observation: Observation, decide: Decide) -> ActionChunk:
+    """One step of all rows, of chunks decided without delay."""
+    rows, time = observation.rows, observation.time
+    due = np.flatnonzero(executor.due(rows, time))
+    if len(due):
+        asked = observation.take(due)
+        asked.streams |= executor.ask(due, rows, time)
+        executor.accept(due, decide(asked), asked.time)
+    return executor.next(rows, time).as_chunk(rows, executor.policy.name)
+
+
 def by_policy(client: PolicyClient, policy: PolicySpec, seed: int) -> Decide:
     """Decisions of a policy server, the mode of its distribution."""
-    names = [stream.name for stream in policy.agent.observations if stream.name not in CLIENT_STREAMS]
+    names = [stream.name for stream in policy.agent.observations]
 
     def decide(seen: Observation) -> ActionChunk:
-        streams = {name: seen.streams[name] for name in names}
-        asked = Observation(seen.rows, {**streams, **no_prefix(policy, len(seen.rows))}, seen.time)
+        streams = no_prefix(policy, len(seen.rows)) | seen.streams
+        asked = Observation(seen.rows, {name: streams[name] for name in names}, seen.time)
         return client.act(asked, seen.rows.noise_keys(seed), "mean")
 
     return decide
