@@ -17,22 +17,22 @@ from typing import Any
 import zmq
 
 from embodied.client import RemoteClient
-from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError, Unauthorized, UserError, nearest
+from embodied.errors import (
+    Busy,
+    DeadlineExceeded,
+    EmbodiedError,
+    InfrastructureError,
+    MessageError,
+    Unauthorized,
+    UserError,
+    nearest,
+)
 from embodied.serving.gateways.groot_settings import GrootSettings
 from embodied.serving.gateways.groot_worker import Job, Worker
 from embodied.serving.gateways.launcher import ASKED_TO_STOP
 from embodied.serving.gateways.listening import signals
 from embodied.wire import addresses
-from embodied.wire.groot import (
-    ENDPOINTS,
-    PONG,
-    UNAUTHORIZED,
-    Generation,
-    Request,
-    generation_of,
-    pack,
-    read_request,
-)
+from embodied.wire import groot as wire
 from embodied.wire.groot_keys import GrootKeys
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class _Client:
     """One connection: its number, its episode and step, and what of it is under way."""
 
     number: int
-    generation: Generation
+    generation: wire.Generation
     episode: int = 0
     seq: int = 0
     pending: int = 0
@@ -121,12 +121,15 @@ class GrootGateway:
         return RemoteClient(settings.server, wait_s, settings.keys, role="robot", policy=settings.policy)
 
     def run(self, stop: threading.Event) -> int:
-        """Answer until `stop` is set, or a permitted `kill`; returns the exit status."""
+        """Answer until `stop` is set, a permitted `kill`, or the server has another policy; returns the exit status.
+
+        In the last case whoever started the gateway is to start it again.
+        """
         poller = zmq.Poller()
         poller.register(self._front, zmq.POLLIN)
         poller.register(self._done, zmq.POLLIN)
         try:
-            while not (stop.is_set() or self._killed):
+            while not (stop.is_set() or self._killed or self._outdated()):
                 poller.poll(round(_LOOK_S * 1000))
                 self._take_in()
                 self._hand_out()
@@ -143,7 +146,10 @@ class GrootGateway:
                 worker.ended(_LOOK_S) for worker in self._workers
             ):  # else one waits for the server, up to its deadline
                 self._context.term()
-        return ASKED_TO_STOP if self._killed else 0
+        return ASKED_TO_STOP if self._killed else InfrastructureError.exit_status if self._outdated() else 0
+
+    def _outdated(self) -> bool:
+        return any(worker.outdated for worker in self._workers)
 
     def _take_in(self) -> None:
         for _ in range(_AT_ONCE):
@@ -162,7 +168,7 @@ class GrootGateway:
                 log.exception("a GR00T message could not be handled")
                 answer = {"error": f"{type(error).__name__} in the GR00T gateway: see its log"}
             if answer is not _LATER:
-                self._reply(at, pack(answer, self._client(at[0]).generation))
+                self._reply(at, wire.pack(answer, self._client(at[0]).generation))
             if self._killed:
                 return
 
@@ -174,13 +180,13 @@ class GrootGateway:
                 "GR00T gateway",
                 f"at most {self._most}, {self._settings.max_rows} rows",
             )
-        asked = read_request(payload)
+        asked = wire.read_request(payload)
         token, client = self._settings.api_key, self._client(envelope[0])
         if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
-            return {"error": UNAUTHORIZED}
+            return {"error": wire.UNAUTHORIZED}
         match asked.endpoint:
             case "ping":
-                return PONG
+                return wire.PONG
             case "get_action":
                 return self._enqueue(envelope, client, asked, payload.nbytes)
             case "reset":
@@ -197,11 +203,11 @@ class GrootGateway:
                 self._killed = True
                 return None
         raise UserError(
-            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, ENDPOINTS)
+            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, wire.ENDPOINTS)
         )
 
-    def _enqueue(self, envelope: list[bytes], client: _Client, asked: Request, size: int) -> Any:
-        client.generation = generation_of(asked.data)
+    def _enqueue(self, envelope: list[bytes], client: _Client, asked: wire.Request, size: int) -> Any:
+        client.generation = wire.generation_of(asked.data)
         if client.pending >= _PER_CLIENT:
             raise Busy(
                 f"busy: {client.pending} of your requests are under way", "GR00T gateway", "wait for the answers"
@@ -230,7 +236,7 @@ class GrootGateway:
                 late = DeadlineExceeded(
                     f"the request waited {waited:.1f} s", "GR00T gateway", "ask later, or look at the policy server"
                 )
-                self._finish(self._waiting.popleft().envelope, pack({"error": _line(late)}))
+                self._finish(self._waiting.popleft().envelope, wire.pack({"error": _line(late)}))
             elif self._idle or len(self._workers) < self._settings.workers:
                 worker = self._idle.pop() if self._idle else self._hire()
                 worker.give(self._waiting.popleft())
@@ -238,7 +244,9 @@ class GrootGateway:
                 return
 
     def _hire(self) -> Worker:
-        worker = Worker(len(self._workers), self._context, self.connect, self.keys, self._settings, self._clock)
+        worker = Worker(
+            len(self._workers), self._context, self.connect, self.spec, self.keys, self._settings, self._clock
+        )
         self._workers.append(worker)
         return worker
 

@@ -12,8 +12,9 @@ import zmq
 
 from embodied.client import RemoteClient
 from embodied.data import Observation, Rows
-from embodied.errors import EmbodiedError
+from embodied.errors import EmbodiedError, InfrastructureError, SpecMismatch
 from embodied.serving.gateways.groot_settings import GrootSettings
+from embodied.spec import PolicySpec
 from embodied.wire.groot import Generation, pack
 from embodied.wire.groot_keys import GrootKeys
 
@@ -51,6 +52,10 @@ class Worker:
         number: Its place among the workers.
         context: Of the gateway.
         connect: Makes the session, in the thread.
+        spec: Of the policy that `keys` were made for.
+
+    Attributes:
+        outdated: The server has another policy by now.
     """
 
     def __init__(
@@ -58,12 +63,14 @@ class Worker:
         number: int,
         context: "zmq.Context[zmq.Socket[bytes]]",
         connect: Callable[[], RemoteClient],
+        spec: PolicySpec,
         keys: GrootKeys,
         options: GrootSettings,
         clock: Callable[[], float],
     ) -> None:
         self._number, self._context, self._connect = number, context, connect
-        self._keys, self._options, self._clock = keys, options, clock
+        self._spec, self._keys, self._options, self._clock = spec, keys, options, clock
+        self.outdated = False
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._labels: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name=f"groot-{number}", daemon=True)
@@ -116,7 +123,13 @@ class Worker:
         rows.scene += job.body
         rows.episode[:], rows.seq[:] = job.episode, job.seq
         observation = Observation(rows, asked.streams, np.zeros(count))
-        chunk = client.act(observation, rows.noise_keys(self._options.seed), self._options.mode)
+        try:
+            chunk = client.act(observation, rows.noise_keys(self._options.seed), self._options.mode)
+        except SpecMismatch:
+            self._check_policy(client)
+            raise
+        if chunk.actions.shape[1:] != (self._spec.chunk, self._spec.agent.action_dim):
+            self._check_policy(client)
         action = self._keys.answer(chunk.actions, asked)
         if not modern:
             return action
@@ -124,6 +137,12 @@ class Worker:
         timing = {"wait_ms": (start - job.arrived) * 1000, "infer_ms": (self._clock() - start) * 1000}
         info = {"policy_version": number, "policy_label": self._label(client, number), "timing": timing}
         return [action, info]
+
+    def _check_policy(self, client: RemoteClient) -> None:
+        """Raise where the server has another policy than the one that the gateway was made for."""
+        if client.hello().to_dict() != self._spec.to_dict():
+            self.outdated = True
+            raise InfrastructureError("the policy server has another policy now", "GR00T gateway", "ask again shortly")
 
     def _label(self, client: RemoteClient, number: int) -> str:
         """A version in full; its number alone if another one is served by now."""
