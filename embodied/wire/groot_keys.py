@@ -151,8 +151,8 @@ class GrootKeys:
     @property
     def streams(self) -> tuple[Stream, ...]:
         """Ours that are named."""
-        named = {s.name: s for s in (*self.video.values(), *(s for s, _ in self.state.values()))}
-        return (*named.values(), *((self.text,) if self.text else ()))
+        named = (*self.video.values(), *(stream for stream, _ in self.state.values()), self.text)
+        return tuple(dict.fromkeys(stream for stream in named if stream))
 
     @property
     def row_bytes(self) -> int:
@@ -295,8 +295,7 @@ def _counts(entry: Any, size: int, where: str) -> Columns:
 
 
 def _some(numbers: set[int]) -> str:
-    listed = sorted(numbers)
-    return f"{', '.join(map(str, listed[:8]))}{' and more' if len(listed) > 8 else ''}"
+    return ", ".join(map(str, sorted(numbers)[:8])) + (" and more" if len(numbers) > 8 else "")
 
 
 def _is_image(stream: Stream) -> bool:

@@ -208,3 +208,23 @@ def test_rows_and_sizes_of_empty_arrays_are_bounded_too() -> None:
     empty = unpack(msgpack.packb({"__ndarray_class__": True, "as_npy": npy}))
     with pytest.raises(SpecMismatch, match="100000000000 rows"):
         keys.observe({**keys.request(streams(2), nested=False), "video.ego_view": empty}, 2)
+
+
+def test_libero_as_clients_of_groot_send_it() -> None:
+    streams = (Stream("image", (8, 8, 3), dtype="uint8"), Stream("wrist_image", (8, 8, 3), dtype="uint8"),
+               Stream("state", (8,)), Stream("instruction", (16,), dtype="uint8"))  # fmt: skip
+    keys = GrootKeys.for_policy("libero", PolicySpec("vla", AgentSpec(streams, (Stream("delta", (7,)),)), chunk=2))
+    numbers = dict(zip(("x", "y", "z", "roll", "pitch", "yaw"), range(6), strict=True))
+    asked = keys.observe(
+        {
+            "video.image": np.zeros((1, 256, 256, 3), np.uint8),
+            "video.wrist_image": np.zeros((1, 256, 256, 3), np.uint8),
+            **{f"state.{name}": np.array([[float(number)]]) for name, number in numbers.items()},
+            "state.gripper": np.array([[6.0, 7.0]]),
+            "annotation.human.action.task_description": ["open it"],
+        },
+        most=1,
+    )
+    assert asked.streams["state"].tolist() == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    answer = keys.answer(np.arange(14, dtype=np.float32).reshape(1, 2, 7), asked)
+    assert answer["action.gripper"].tolist() == [[6], [13]] and answer["action.x"].tolist() == [[0], [7]]
