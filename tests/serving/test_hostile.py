@@ -10,8 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from test_mutations import resident
-from tiny import BODY, kill, observation, same, start_server
+from tiny import BODY, kill, observation, resident, same, start_server
 
 from embodied.client import RemoteClient
 from embodied.wire.codecs import observation_to_arrays

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from tiny import BODY, SPEC, TinyPolicy, kill, manifest, observation, same, start_server, tensors
+from tiny import BODY, SPEC, TinyPolicy, kill, manifest, observation, resident, same, start_server, tensors
 
 from embodied.client import RemoteClient
 from embodied.serving.desk import Desk
@@ -176,12 +176,6 @@ def test_a_server_outlives_mutants(count: int) -> None:
     client.close()
     enemy.close()
     kill(process)
-
-
-def resident(pid: int | None) -> int:
-    """Bytes of memory of a process."""
-    with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_nothing_on_the_wire_stops_a_server() -> None:

@@ -1,74 +1,18 @@
 """The server without sockets, on a fake clock."""
 
 import json
-import time
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tiny import BODY, SPEC, TinyPolicy, manifest, observation, same, tensors, whole_desk
+from tiny import BODY, SPEC, manifest, observation, same, tensors, whole_desk
+from world import World, codes
 
-from embodied.data import ActionChunk, Observation
-from embodied.errors import Busy, DeadlineExceeded, Unauthorized
-from embodied.serving.answer import Caller
-from embodied.serving.host import PolicyHost
-from embodied.serving.limits import Rates
-from embodied.serving.station import LOCAL, ServerStation
+from embodied.data import ActionChunk
+from embodied.errors import Busy
+from embodied.serving.station import ServerStation
 from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays, rows_to_arrays
-from embodied.wire.key_files import ACT
-from embodied.wire.message import Message, decode, encode
-
-
-class Timed(TinyPolicy):
-    """Takes as long as it is told, on the world's clock."""
-
-    def __init__(self, world: "World") -> None:
-        super().__init__()
-        self._world, self.seconds = world, 0.0
-
-    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: str) -> ActionChunk:
-        self._world.now += self.seconds
-        return super().act(observation, noise_keys, mode)
-
-
-class World:
-    """A station, its clock, and what it said to whom."""
-
-    def __init__(self, **options: Any) -> None:
-        self.now = 100.0
-        self.policy = Timed(self)
-        self.host = PolicyHost(self.policy)
-        self.desk = whole_desk(self.host)
-        self.station = ServerStation({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
-
-    def say(
-        self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "", **fields: Any
-    ) -> None:
-        frames = [bytes(f) for f in encode(Message(kind, id, session, **fields))]
-        self.station.handle((peer or session).encode(), frames, caller)
-
-    def ask(
-        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", role: str | None = None, **fields: Any
-    ) -> None:
-        seen = observation(rows, id)
-        arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
-        body = {"mode": mode} if role is None else {"mode": mode, "role": role}
-        self.say(session, "act", id, body=body, arrays=arrays, **fields)
-
-    def until(self, ids: set[int]) -> dict[int, Message]:
-        """What was answered to these, however long a version takes to load."""
-        said: dict[int, Message] = {}
-        limit = time.monotonic() + 30
-        while not ids <= said.keys():
-            assert time.monotonic() < limit, f"only {sorted(said)} were answered"
-            said |= {message.id: message for _, message in self.hear()}
-            time.sleep(0.001)
-        return said
-
-    def hear(self, **options: Any) -> list[tuple[str, Message]]:
-        said = [(peer.decode(), decode([bytes(f) for f in frames])) for peer, frames in self.station.tick(**options)]
-        return [(peer, message) for peer, message in said if message.kind != "heartbeat"]
+from embodied.wire.message import Message, decode
 
 
 def test_a_lone_client_is_answered_at_once() -> None:
@@ -218,95 +162,6 @@ def test_draining_answers_everything_without_waiting() -> None:
     assert len(world.hear(draining=True)) == 1 and world.station.waiting == 0
 
 
-def codes(answers: list[tuple[str, Message]]) -> dict[int, str]:
-    """Id of each answer to its error's code, empty for none."""
-    return {answer.id: answer.body.get("code", "") if answer.kind == "error" else "" for _, answer in answers}
-
-
-def test_a_robot_waits_for_nobody_and_simulators_fill_its_batch() -> None:
-    world = World(max_rows=4)
-    for session in ("a", "b"):  # simulators that might ask soon
-        world.ask(session)
-    world.hear()
-    world.ask("a", 2, rows=3)
-    assert world.hear() == [], "a simulator waits for the other one"
-    world.say("r", "hello", 9, body={"role": "robot"})
-    world.ask("r", 10, rows=2)
-    assert world.station.wait() == 0
-    assert [answer.id for _, answer in world.hear()] == [9, 10], "a batch has room for four rows"
-    assert world.station.waiting == 1
-    world.ask("b", 11, rows=1)
-    world.ask("r", 12, rows=1)
-    assert sorted(answer.id for _, answer in world.hear()) == [2, 12], "simulators fill the rest, the oldest first"
-
-
-def test_simulators_do_not_starve_behind_robots() -> None:
-    world = World(max_rows=2)
-    world.ask("a", 1, rows=2)
-    for id in range(2, 30):
-        world.now += 0.1
-        world.ask("r", id, rows=2, role="robot")
-        if 1 in [answer.id for _, answer in world.hear()]:
-            break
-    assert 0.5 <= world.now - 100.0 <= 0.7
-
-
-def test_what_would_come_too_late_is_refused_at_once() -> None:
-    world = World()
-    world.policy.seconds = 0.3
-    world.ask("a", 1)
-    world.hear()
-    world.ask("a", 2, deadline_ms=200)
-    ((_, answer),) = world.hear()
-    error = error_from_body(answer.body)
-    assert isinstance(error, DeadlineExceeded) and answer.id == 2
-    assert "300 ms" in error.what and "200 ms" in error.what
-    assert world.station.counts.late == 1 and world.station.counts.batches == 1
-    world.ask("a", 3, deadline_ms=400)
-    assert codes(world.hear()) == {3: ""}
-
-
-def test_a_request_that_has_become_late_is_not_computed() -> None:
-    world = World(max_rows=2)
-    world.policy.seconds = 0.3
-    world.ask("a", 1)
-    world.hear()
-    world.ask("a", 2, deadline_ms=700)
-    world.ask("b", 3, deadline_ms=700)
-    world.ask("c", 4, deadline_ms=700)
-    answers = [*world.hear(), *world.hear(), *world.hear()]
-    assert codes(answers) == {2: "", 3: "", 4: "deadline"}
-    assert world.station.counts.batches == 3
-
-
-def test_one_slow_batch_locks_nobody_out() -> None:
-    world = World()
-    for id in range(1, 6):
-        world.ask("a", id)
-        world.policy.seconds = 60.0 if id == 5 else 0.01
-        world.hear()
-    world.policy.seconds = 0.01
-    world.ask("a", 6, deadline_ms=50)
-    assert codes(world.hear()) == {6: ""}
-
-
-def test_a_slow_stretch_locks_nobody_out_for_ever() -> None:
-    world = World()
-    world.policy.seconds = 2.0
-    for id in range(1, 20):
-        world.ask("a", id)
-        world.hear()
-    world.policy.seconds = 0.01
-    refused = 0
-    for id in range(20, 300):
-        world.ask("a", id, deadline_ms=100)
-        if codes(world.hear())[id] == "":
-            break
-        refused += 1
-        world.now += 0.1
-    assert 10 < refused < 100, "the estimate is forgotten within seconds"
-
-
 def test_several_policies_by_name() -> None:
     world = World()
     left, right = whole_desk(), whole_desk(build={"target": "tiny.TinyPolicy"})
@@ -334,104 +189,6 @@ def test_a_policy_is_also_known_by_its_own_name() -> None:
     for id, policy in enumerate(("", "front", "tiny"), 1):
         world.ask("a", id, policy=policy)
         assert codes(world.hear()) == {id: ""}
-
-
-def test_each_kind_needs_its_role_and_a_removed_key_is_refused() -> None:
-    world = World()
-    reader = Caller("reader", frozenset({ACT}))
-    pusher = Caller("pusher", frozenset({"push"}))
-    world.say("a", "hello", 1, caller=reader)
-    world.say("a", "push", 2, caller=reader, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("a", "point", 3, caller=reader, body={"slot": "pinned", "version": 1})
-    world.say("b", "push", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("b", "act", 5, caller=pusher)
-    world.say("b", "status", 6, caller=None)
-    world.say("b", "status", 7, caller=pusher)
-    said = world.until({1, 2, 3, 4, 5, 6, 7})
-    assert [said[id].kind for id in (1, 4, 7)] == ["hello", "ack", "status"]
-    for id, words in ((2, "role push"), (3, "role administer"), (5, "role act"), (6, "not let in")):
-        error = error_from_body(said[id].body)
-        assert isinstance(error, Unauthorized) and words in error.what
-
-
-def test_two_callers_with_one_session_name_are_strangers() -> None:
-    world = World()
-    anna, bert = Caller("anna"), Caller("bert")
-    world.ask("s", 1, caller=anna, peer="p1")
-    world.say("s", "reset", 2, caller=bert, peer="p2")
-    world.say("s", "bye", 0, caller=bert, peer="p2")
-    answers = world.hear()
-    assert [(peer, answer.id) for peer, answer in answers] == [("p2", 2), ("p1", 1)]
-    assert answers[0][1].body == {"forgotten": 0}
-    world.ask("s", 3, caller=anna, peer="p3")  # she reconnects
-    assert [peer for peer, _ in world.hear()] == ["p3"]
-    assert [peer for peer, _ in world.station.farewell()] == [b"p3"]
-
-
-def test_clients_without_a_name_for_themselves_are_told_apart() -> None:
-    world = World()
-    world.ask("", 1, peer="p1")
-    world.say("", "reset", 2, peer="p2")
-    assert codes(world.hear()) == {1: "", 2: ""}
-    assert world.station.status()["sessions"] == 2
-
-
-def test_who_floods_is_told_to_slow_down_and_others_are_not() -> None:
-    world = World(rates=Rates(messages=10, bytes=0))
-    for id in range(1, 31):
-        world.say("a", "status", id)
-    world.say("b", "status", 99)
-    answers = world.hear()
-    refused = [answer for _, answer in answers if answer.kind == "error"]
-    assert [answer.id for answer in refused] == list(range(11, 31))
-    assert all(isinstance(error_from_body(a.body), Busy) and a.body["retry_ms"] >= 5 for a in refused)
-    assert answers[-1][1].kind == "status"
-    world.now += 0.5
-    world.say("a", "status", 100)
-    assert world.hear()[-1][1].kind == "status"
-
-
-def test_a_new_session_name_is_no_way_around_the_rate() -> None:
-    world = World(rates=Rates(messages=10, bytes=0))
-    for id in range(1, 31):
-        world.say(f"s{id}", "status", id, peer="p")
-    assert sum(answer.kind == "error" for _, answer in world.hear()) == 20
-
-
-def test_large_messages_are_counted_by_their_bytes_and_pushes_are_not() -> None:
-    world = World(rates=Rates(messages=0, bytes=10_000))
-    for id in range(1, 11):
-        world.say("a", "status", id, body={"padding": "x" * 3000})
-    refused = [answer for _, answer in world.hear() if answer.kind == "error"]
-    assert 5 <= len(refused) <= 7
-    for number in range(11, 14):
-        world.say("learner", "push", number, body={"manifest": {}, "padding": "x" * 9000})
-    assert set(codes(world.hear()).values()) == {"message"}
-
-
-def test_a_greedy_session_leaves_room_for_others() -> None:
-    world = World(max_requests=4, max_rows=2)
-    for id in range(1, 7):
-        world.ask("greedy", id)
-    world.ask("modest", 7)
-    world.ask("r", 8, role="robot")
-    answers = [entry for _ in range(8) for entry in world.hear()]
-    said = codes(answers)
-    assert said[7] == said[8] == "" and [said[id] for id in (3, 4, 5, 6)] == ["busy"] * 4
-    assert next(answer.id for _, answer in answers if answer.kind == "act") == 8
-
-
-def test_names_of_sessions_cannot_fill_the_server() -> None:
-    world = World(rates=Rates(0, 0))
-    world.say("friend", "hello", 1)
-    for index in range(3000):
-        world.say(f"s{index}", "heartbeat", 0, peer="hostile")
-    assert world.station.status()["sessions"] == 65
-    for index in range(3000):
-        world.say(f"s{index}", "heartbeat", 0)
-    assert world.station.status()["sessions"] <= 1024
-    world.ask("friend", 2)
-    assert codes(world.hear())[2] == ""
 
 
 class Hearing:

@@ -1,6 +1,7 @@
 """A numpy policy of a few numbers, its server in a process of its own, and clients in theirs."""
 
 import multiprocessing
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -8,6 +9,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
+import zmq
 from numpy.typing import NDArray
 
 from embodied.client import RemoteClient
@@ -21,6 +23,7 @@ from embodied.serving.loader import Loader
 from embodied.serving.server import serve
 from embodied.spec import AgentSpec, BodySpec, PolicySpec, Stream
 from embodied.weights.manifest import Manifest
+from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import Message
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -128,6 +131,19 @@ def same(one: ActionChunk, two: ActionChunk) -> None:
     assert (one.policy, one.valid_s) == (two.policy, two.valid_s)
 
 
+def raw(address: str) -> zmq.Socket[bytes]:
+    """A bare socket."""
+    sock = zmq.Context.instance().socket(zmq.DEALER)
+    sock.linger = 0
+    sock.connect(address)
+    return sock
+
+
+def act_arrays(seen: Observation) -> dict[str, NDArray[Any]]:
+    """The arrays of an `act`."""
+    return {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
+
+
 def _serve(address: str, pipe: Connection) -> None:
     def announce(line: str) -> None:
         assert line.startswith("serving policy tiny")
@@ -161,6 +177,12 @@ def server(address: str) -> Iterator[str]:
         yield bound
     finally:
         kill(process)
+
+
+def resident(pid: int | None) -> int:
+    """Bytes of memory of a process."""
+    with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def ask_many(address: str, seed: int, count: int, pipe: Connection) -> None:

@@ -1,0 +1,188 @@
+"""How a policy server starts, ends, hangs, and whom it lets in."""
+
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import (
+    BODY,
+    SPAWN,
+    SPEC,
+    TinyPolicy,
+    act_arrays,
+    kill,
+    manifest,
+    observation,
+    raw,
+    start_server,
+    tensors,
+)
+
+from embodied.client import RemoteClient
+from embodied.data import ActionChunk, Observation
+from embodied.errors import (
+    DeadlineExceeded,
+    InfrastructureError,
+    Unauthorized,
+)
+from embodied.serving.host import PolicyHost
+from embodied.serving.server import PolicyServer, serve
+from embodied.wire.addresses import create_keys
+from embodied.wire.key_files import add_client, create_server, remove_client
+from embodied.wire.message import Message, encode
+
+
+class Stuck(TinyPolicy):
+    """Takes a minute for an observation of large numbers."""
+
+    def act(self, observation: Observation, noise_keys: np.ndarray, mode: str) -> ActionChunk:
+        if observation.streams["joint_pos"].max() > 100:
+            time.sleep(60)
+        return super().act(observation, noise_keys, mode)
+
+
+def _serve_stuck(address: str, pipe: Connection) -> None:
+    serve(PolicyHost(Stuck()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+
+
+def test_a_second_signal_ends_a_server_that_hangs(tmp_path: Path) -> None:
+    process, _, address = start_server(f"ipc://{tmp_path}/policy", _serve_stuck)
+    peer = raw(address)
+    seen = observation(1)
+    seen.streams["joint_pos"][:] = 1000
+    peer.send_multipart(encode(Message("act", 1, "s", body={"mode": "mean"}, arrays=act_arrays(seen))))
+    peer.send_multipart(encode(Message("status", 2, "s")))
+    time.sleep(0.3)
+    process.terminate()
+    process.join(1)
+    assert process.is_alive()
+    process.terminate()
+    process.join(20)
+    assert process.exitcode == -signal.SIGTERM
+    peer.close()
+    replaced, _, _ = start_server(address)
+    kill(replaced)
+
+
+class Counting(TinyPolicy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def act(self, observation: Observation, noise_keys: np.ndarray, mode: str) -> ActionChunk:
+        self.rows.append(len(noise_keys))
+        return super().act(observation, noise_keys, mode)
+
+
+def test_the_policy_is_warm_before_anybody_can_call(tmp_path: Path) -> None:
+    policy, stop = Counting(), threading.Event()
+    server = PolicyServer(PolicyHost(policy), f"ipc://{tmp_path}/policy")
+    opened = server.open
+
+    def listen() -> str:
+        assert policy.rows == [1, 8] and not (tmp_path / "policy").exists()
+        return opened()
+
+    server.open = listen  # type: ignore[method-assign]
+    said: list[str] = []
+    stop.set()
+    server.serve(said.append, stop)
+    assert said == [f"serving policy tiny, its initial weights, at ipc://{tmp_path}/policy"]
+
+
+def test_a_policy_that_fails_at_the_start_is_named_in_one_line(tmp_path: Path) -> None:
+    class Broken(TinyPolicy):
+        def act(self, observation: Observation, noise_keys: np.ndarray, mode: str) -> ActionChunk:
+            raise RuntimeError("CUDA out of memory")
+
+    with pytest.raises(InfrastructureError, match="CUDA out of memory") as caught:
+        serve(PolicyHost(Broken()), f"ipc://{tmp_path}/policy")
+    assert "policy tiny" in caught.value.where and not (tmp_path / "policy").exists()
+
+
+def test_another_thread_sees_a_hang(tmp_path: Path) -> None:
+    class Waits(TinyPolicy):
+        def act(self, observation: Observation, noise_keys: np.ndarray, mode: str) -> ActionChunk:
+            assert go.wait(30)
+            return super().act(observation, noise_keys, mode)
+
+    go, stop = threading.Event(), threading.Event()
+    server = PolicyServer(PolicyHost(Waits()), f"ipc://{tmp_path}/policy")
+    assert not server.snapshot["ready"] and server.snapshot["computing_since"] is None
+    address = server.open()
+    thread = threading.Thread(target=server.run, args=(stop,))
+    thread.start()
+    peer = raw(address)
+    before = time.monotonic()
+    peer.send_multipart(encode(Message("act", 1, "s", body={"mode": "mean"}, arrays=act_arrays(observation(1)))))
+    while server.snapshot["computing_since"] is None:
+        assert time.monotonic() < before + 30
+        time.sleep(0.001)
+    assert server.snapshot["computing_since"] >= before
+    go.set()
+    assert peer.poll(30_000) and b"act" in peer.recv_multipart()[0]
+    stop.set()
+    thread.join(30)
+    assert server.snapshot["policies"]["tiny"]["latency"]["count"] == 1
+    peer.close()
+
+
+def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    create_server(folder)
+    robot, learner = add_client(folder, "robot", {"act"}), add_client(folder, "learner", {"act", "push"})
+    assert robot is not None and learner is not None
+    stop = threading.Event()
+    server = PolicyServer(PolicyHost(TinyPolicy()), "tcp://127.0.0.1:0", keys=folder)
+    address = server.open()
+    thread = threading.Thread(target=server.run, args=(stop,))
+    thread.start()
+    one, two = (RemoteClient(address, timeout_s=20, keys=keys) for keys in (robot, learner))
+    assert one.hello(BODY) == SPEC
+    with pytest.raises(Unauthorized, match="robot may not send push"):
+        one.push(manifest(3), tensors(3))
+    assert two.push(manifest(3), tensors(3)) == one.version() == manifest(3).version
+    with pytest.raises(Unauthorized, match="role administer"):
+        two.point("pinned", 3)
+    remove_client(folder, "robot")
+    limit = time.monotonic() + 30
+    with pytest.raises(Unauthorized, match="not let in any more"):
+        while time.monotonic() < limit:
+            one.version()
+            time.sleep(0.02)
+    assert two.version() == manifest(3).version
+    one.close()
+    two.close()
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-untyped-def]
+    serve(PolicyHost(TinyPolicy()), address, keys=keys, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+
+
+def test_keys_let_known_clients_in_and_others_not(tmp_path: Path) -> None:
+    create_keys(tmp_path / "keys")
+    create_keys(tmp_path / "strangers")
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(
+        target=_serve_with_keys, args=("tcp://127.0.0.1:0", str(tmp_path / "keys"), theirs), daemon=True
+    )
+    process.start()
+    assert ours.poll(60)
+    address = ours.recv()
+    friend = RemoteClient(address, timeout_s=20, keys=tmp_path / "keys")
+    assert friend.hello(BODY) == SPEC
+    friend.close()
+    (tmp_path / "strangers" / "server.key").write_bytes((tmp_path / "keys" / "server.key").read_bytes())
+    for stranger in (None, tmp_path / "strangers"):
+        client = RemoteClient(address, timeout_s=1.0, keys=stranger)
+        with pytest.raises(DeadlineExceeded, match="keys differ"):
+            client.hello(BODY)
+        client.close()
+    kill(process)

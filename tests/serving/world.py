@@ -1,0 +1,71 @@
+"""A station on a fake clock, without sockets, and what it said to whom."""
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tiny import TinyPolicy, observation, whole_desk
+
+from embodied.data import ActionChunk, Observation
+from embodied.serving.answer import Caller
+from embodied.serving.host import PolicyHost
+from embodied.serving.station import LOCAL, ServerStation
+from embodied.wire.codecs import observation_to_arrays
+from embodied.wire.message import Message, decode, encode
+
+
+class Timed(TinyPolicy):
+    """Takes as long as it is told, on the world's clock."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self._world, self.seconds = world, 0.0
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: str) -> ActionChunk:
+        self._world.now += self.seconds
+        return super().act(observation, noise_keys, mode)
+
+
+class World:
+    """A station, its clock, and what it said to whom."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 100.0
+        self.policy = Timed(self)
+        self.host = PolicyHost(self.policy)
+        self.desk = whole_desk(self.host)
+        self.station = ServerStation({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
+
+    def say(
+        self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "", **fields: Any
+    ) -> None:
+        frames = [bytes(f) for f in encode(Message(kind, id, session, **fields))]
+        self.station.handle((peer or session).encode(), frames, caller)
+
+    def ask(
+        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", role: str | None = None, **fields: Any
+    ) -> None:
+        seen = observation(rows, id)
+        arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
+        body = {"mode": mode} if role is None else {"mode": mode, "role": role}
+        self.say(session, "act", id, body=body, arrays=arrays, **fields)
+
+    def until(self, ids: set[int]) -> dict[int, Message]:
+        """What was answered to these, however long a version takes to load."""
+        said: dict[int, Message] = {}
+        limit = time.monotonic() + 30
+        while not ids <= said.keys():
+            assert time.monotonic() < limit, f"only {sorted(said)} were answered"
+            said |= {message.id: message for _, message in self.hear()}
+            time.sleep(0.001)
+        return said
+
+    def hear(self, **options: Any) -> list[tuple[str, Message]]:
+        said = [(peer.decode(), decode([bytes(f) for f in frames])) for peer, frames in self.station.tick(**options)]
+        return [(peer, message) for peer, message in said if message.kind != "heartbeat"]
+
+
+def codes(answers: list[tuple[str, Message]]) -> dict[int, str]:
+    """Id of each answer to its error's code, empty for none."""
+    return {answer.id: answer.body.get("code", "") if answer.kind == "error" else "" for _, answer in answers}
