@@ -29,5 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     from embodied.runtime.serving import run_server
     from embodied.runtime.settings import typed
 
-    run_server(typed(ServeSettings, config))
+    # An edge makes the policy that its upstream names, unless the user says how.
+    own_policy = any(word.lstrip("+").startswith(("policy=", "policy.")) for word in arguments)
+    run_server(typed(ServeSettings, config), own_policy)
     return 0

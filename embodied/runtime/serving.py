@@ -37,15 +37,18 @@ _STUCK_S = 120.0
 _GATEWAY = "gateway"
 
 
-def run_server(settings: ServeSettings, announce: Callable[[str], object] = print) -> None:
+def run_server(settings: ServeSettings, own_policy: bool = False, announce: Callable[[str], object] = print) -> None:
     """Serve until interrupted, or until a gateway's client with authority asks to stop.
+
+    Args:
+        own_policy: An edge makes `settings.policy`, not what its upstream names.
 
     Raises:
         EmbodiedError: What is asked for is not there, does not fit, or cannot be listened on.
     """
     torch.set_num_threads(settings.threads)
     with ExitStack() as stack:
-        desks = _desks(settings, stack, announce)
+        desks = _desks(settings, own_policy, stack, announce)
         server = PolicyServer(
             desks,
             settings.address,
@@ -70,9 +73,11 @@ def run_server(settings: ServeSettings, announce: Callable[[str], object] = prin
             raise beside.error
 
 
-def _desks(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], object]) -> dict[str, Desk]:
+def _desks(
+    settings: ServeSettings, own_policy: bool, stack: ExitStack, announce: Callable[[str], object]
+) -> dict[str, Desk]:
     if settings.upstream is not None:
-        return _edge(settings, stack, announce)
+        return _edge(settings, settings.policy if own_policy else None, stack, announce)
     if settings.policies is not None:
         return {name: _of_run(settings, run) for name, run in settings.policies.items()}
     if settings.run is not None:
@@ -117,8 +122,10 @@ def _desk(
     return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
 
 
-def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], object]) -> dict[str, Desk]:
-    """The policy of an upstream server, once a version of it is here."""
+def _edge(
+    settings: ServeSettings, own: dict[str, Any] | None, stack: ExitStack, announce: Callable[[str], object]
+) -> dict[str, Desk]:
+    """The policy of an upstream server, made from `own` or as it says, once a version of it is here."""
     assert settings.upstream is not None and settings.weights is not None
     folder = Path(settings.weights)
     upstream = Upstream(
@@ -129,7 +136,8 @@ def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], o
         bandwidth_mbit=settings.bandwidth_mbit,
     )
     known = upstream.connect()
-    policy = build_policy(known.config(), known.spec.agent, seed=0)
+    build = known.config(own)
+    policy = build_policy(build, known.spec.agent, seed=0)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
     registry = Registry(folder, trusted=Trusted.from_keys(settings.upstream_keys))
@@ -137,7 +145,7 @@ def _edge(settings: ServeSettings, stack: ExitStack, announce: Callable[[str], o
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
     stack.callback(upstream.close)
     _await_first(registry, policy.spec.name, upstream, announce)
-    desk = _desk(settings, policy, registry, known.config(), upstream)
+    desk = _desk(settings, policy, registry, build, upstream)
     hosts.append(desk.host)
     return {known.policy: desk}
 
