@@ -1,22 +1,19 @@
 """Which requests are computed together, and when. No clock of its own, no transport, no policy."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields
-from sys import getrefcount
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import ActionChunk, Observation, Rows
+from embodied.data import Observation
 from embodied.errors import Busy
 from policies.base import Mode
 
-_ROWS = tuple(f.name for f in fields(Rows))
-_SPARE = 2  # arrays of one size that are kept
-_UNHELD = 3  # references: the list's, the loop's, the call's
+Takes = Callable[[int], float]
+"""Rows of a batch to the seconds it takes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -101,9 +98,17 @@ class Batcher:
         """When the oldest request arrived; infinity for none."""
         return self._queue[0].arrived if self._queue else float("inf")
 
-    def ahead(self, robot: bool) -> int:
-        """Full batches that would be computed before a request that arrives now."""
-        return sum(r.rows for r in self._queue if r.robot or not robot) // self._max_rows if self._queue else 0
+    def wait(self, rows: int, robot: bool, takes: Takes) -> float:
+        """Seconds until a request that arrives now would be answered.
+
+        Args:
+            rows: Of the request.
+            robot: Whether only robots go first.
+            takes: Seconds that a batch of so many rows takes.
+        """
+        ahead = sum(r.rows for r in self._queue if r.robot or not robot) if self._queue else 0
+        full, rest = divmod(ahead + rows, self._max_rows)
+        return (full * takes(self._max_rows) if full else 0.0) + (takes(rest) if rest else 0.0)
 
     def add(self, request: Request) -> Request | None:
         """Queue a request. In a full one it may displace one of a greedier session, or a simulator's if it is a
@@ -125,12 +130,14 @@ class Batcher:
         self._count(request)
         return displaced
 
-    def expired(self, before: float) -> list[Request]:
-        """Take out the requests that expire until then."""
-        if before < self._first_expiry:
+    def expired(self, now: float, takes: Takes) -> list[Request]:
+        """Take out the requests that could not be answered in time any more, were each computed alone now."""
+        if self._first_expiry == float("inf"):
             return []
-        late = [request for request in self._queue if request.expires <= before]
-        self._fill([request for request in self._queue if request.expires > before])
+        late = [request for request in self._queue if request.expires <= now + takes(request.rows)]
+        if late:
+            gone = {id(request) for request in late}
+            self._fill([request for request in self._queue if id(request) not in gone])
         return late
 
     def forget(self, session: Hashable, peer: bytes | None = None) -> int:
@@ -151,18 +158,25 @@ class Batcher:
             return -float("inf")
         return self._queue[0].arrived + self._max_wait_s
 
-    def take(self, now: float) -> list[Request]:
-        """The next batch: the first request's mode, as many as fit."""
+    def take(self, now: float, takes: Takes) -> list[Request]:
+        """The next batch: the first request's mode, as many as fit without making one of them late."""
         if len(self._queue) <= 1:
             batch = self._queue
             self._fill([])
             self._served.clear()
             return batch
-        batch, rows = [], 0
+        batch, rows, expires = [], 0, float("inf")
         for request in self._in_order(now):
-            if not batch or (request.mode == batch[0].mode and rows + request.rows <= self._max_rows):
+            more = rows + request.rows
+            earliest = min(expires, request.expires)
+            fits = not batch or (
+                request.mode == batch[0].mode
+                and more <= self._max_rows
+                and (earliest == float("inf") or now + takes(more) < earliest)
+            )
+            if fits:
                 batch.append(request)
-                rows += request.rows
+                rows, expires = more, earliest
         taken = {id(request) for request in batch}
         self._fill([request for request in self._queue if id(request) not in taken])
         self._batch += 1
@@ -208,66 +222,6 @@ class Batcher:
         self._robots += request.robot
         if request.expires < self._first_expiry:
             self._first_expiry = request.expires
-
-
-class Stacker:
-    """Stacks a batch's rows in arrays that are used again once nobody holds them: new memory costs ten times a copy."""
-
-    def __init__(self) -> None:
-        self._spare: dict[tuple[str, int], list[NDArray[Any]]] = {}
-
-    def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
-        """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
-        seen = [request.observation for request in batch]
-        count = sum(len(o.rows) for o in seen)
-        streams = {}
-        for name, first in seen[0].streams.items():
-            streams[name] = self._array(name, count, first)
-            start = 0
-            for o in seen:
-                part = o.streams[name]
-                streams[name][start : start + len(part)] = part
-                start += len(part)
-        if len(seen) == 1 and batch[0].noise_keys.flags.writeable:  # then all but the streams is copied already
-            return Observation(seen[0].rows, streams, seen[0].time), batch[0].noise_keys
-        rows = Rows(*(np.concatenate([getattr(o.rows, name) for o in seen]) for name in _ROWS))
-        keys = np.concatenate([request.noise_keys for request in batch])
-        return Observation(rows, streams, np.concatenate([o.time for o in seen])), keys
-
-    def _array(self, name: str, count: int, like: NDArray[Any]) -> NDArray[Any]:
-        """An array of `count` rows, a part of one with a power of two."""
-        room = 1 << (count - 1).bit_length() if count else 1
-        spare = self._spare.setdefault((name, room), [])
-        for array in spare:
-            if getrefcount(array) == _UNHELD and array.dtype == like.dtype and array.shape[1:] == like.shape[1:]:
-                return array[:count]
-        made = np.empty((room, *like.shape[1:]), like.dtype)
-        if len(spare) < _SPARE:
-            spare.append(made)
-        return made[:count]
-
-
-def split(chunk: ActionChunk, batch: Sequence[Request]) -> list[ActionChunk]:
-    """Each request's part of a batch's answer: views, to be sent before the policy is asked again."""
-    if len(batch) == 1:
-        return [chunk]
-    parts, start = [], 0
-    for request in batch:
-        part = slice(start, start + request.rows)
-        rows = Rows(*(getattr(chunk.rows, name)[part] for name in _ROWS))
-        parts.append(
-            ActionChunk(
-                rows,
-                chunk.actions[part],
-                chunk.log_probs[part],
-                chunk.values[part],
-                chunk.versions[part],
-                chunk.policy,
-                chunk.valid_s,
-            )
-        )
-        start += request.rows
-    return parts
 
 
 def _busy(what: str) -> Busy:

@@ -8,6 +8,7 @@ from embodied.errors import MessageError, UserError
 from embodied.serving.answer import Answer
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
+from embodied.serving.receiving import Receiver
 from embodied.wire.message import Message
 
 
@@ -51,10 +52,6 @@ class Desk:
     def of(cls, host: PolicyHost, build: Mapping[str, Any] | None = None) -> Self:
         """A desk that takes pushes and keeps no versions."""
         loader = Loader(host)
-        try:
-            from embodied.serving.receiving import Receiver
-        except ModuleNotFoundError:
-            return cls(host, loader, None, build=build or {})
         return cls(host, loader, Receiver(host, loader), build=build or {})
 
     def handle(self, message: Message, answer: Answer) -> None:

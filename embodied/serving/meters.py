@@ -28,24 +28,39 @@ class Counts:
 
 
 class BatchTime:
-    """How long the next batch will take, as far as one can tell.
+    """How long a batch will take, as far as one can tell.
 
-    The median of the last batches, so that one slow batch says nothing; halved with every second in which no batch
-    ended, so that a slow stretch, after which everyone was refused, is tried again.
+    The median of the last batches of about this many rows, so that one slow batch says nothing; halved with every
+    second in which there was none, so that a slow stretch, after which everyone was refused, is tried again. A size
+    that was never seen is taken for the next smaller one that was.
     """
 
     def __init__(self) -> None:
+        self._sizes: dict[int, _Size] = {}
+
+    def add(self, rows: int, seconds: float, now: float) -> None:
+        """A batch of so many rows that ended now took this long."""
+        self._sizes.setdefault(rows.bit_length(), _Size()).add(seconds, now)
+
+    def estimate(self, rows: int, now: float) -> float:
+        """Seconds."""
+        known = self._sizes.get(rows.bit_length())
+        if known is None:
+            smaller = [size for size in self._sizes if size < rows.bit_length()]
+            if not smaller:
+                return 0.0
+            known = self._sizes[max(smaller)]
+        return known.median * 0.5 ** ((now - known.at) / _FORGET_S)
+
+
+class _Size:
+    def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_BATCHES)
-        self._median, self._at = 0.0, 0.0
+        self.median, self.at = 0.0, 0.0
 
     def add(self, seconds: float, now: float) -> None:
-        """A batch that ended now took this long."""
         self._last.append(seconds)
-        self._median, self._at = median(self._last), now
-
-    def estimate(self, now: float) -> float:
-        """Seconds."""
-        return self._median * 0.5 ** ((now - self._at) / _FORGET_S) if self._median else 0.0
+        self.median, self.at = median(self._last), now
 
 
 class Latency:

@@ -14,12 +14,13 @@ from embodied.errors import (
     UserError,
     nearest,
 )
-from embodied.serving.batcher import Batcher, Request, Stacker, split
+from embodied.serving.batcher import Batcher, Request
 from embodied.serving.desk import Desk
 from embodied.serving.host import PolicyHost
 from embodied.serving.meters import BatchTime, Counts, Latency
 from embodied.serving.outbox import Outbox
 from embodied.serving.sessions import ROBOT, SIMULATOR, Session
+from embodied.serving.stacking import Stacker, split
 from embodied.spec import BodySpec
 from embodied.wire.codecs import chunk_to_message, observation_from_arrays, rows_from_arrays, take_array
 from embodied.wire.message import Message
@@ -107,7 +108,9 @@ class Service:
         if message.deadline_ms:
             left = message.deadline_ms / 1000
             expires = now + left
-            takes = self._batch_time.estimate(now) * (1 + self._batcher.ahead(robot))
+            rows = message.arrays.get("rows")
+            count = rows.shape[-1] if rows is not None and rows.ndim else 1
+            takes = self._batcher.wait(count, robot, lambda rows: self._batch_time.estimate(rows, now))
             if takes >= left:
                 self.counts.late += 1
                 raise _late(takes, left)
@@ -152,14 +155,15 @@ class Service:
 
     def refuse_late(self, now: float) -> None:
         """Refuse what could not be answered in time any more, were it begun now."""
-        takes = self._batch_time.estimate(now)
-        for request in self._batcher.expired(now + takes):
+        for request in self._batcher.expired(now, lambda rows: self._batch_time.estimate(rows, now)):
             self.counts.late += 1
+            takes = self._batch_time.estimate(request.rows, now)
             self.refuse(request.peer, request.id, _late(takes, request.expires - now, now - request.arrived))
 
     def compute(self) -> None:
         """One batch."""
-        batch = self._batcher.take(self._clock())
+        now = self._clock()
+        batch = self._batcher.take(now, lambda rows: self._batch_time.estimate(rows, now))
         if batch:
             self._compute(batch)
 
@@ -210,7 +214,7 @@ class Service:
         finally:
             self.computing_since = None
         now = self._clock()
-        self._batch_time.add(now - start, now)
+        self._batch_time.add(len(keys), now - start, now)
         self._batch_s += 0.1 * (now - start - self._batch_s)
         self.counts.batches += 1
         self.counts.requests += len(batch)

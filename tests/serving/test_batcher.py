@@ -3,7 +3,8 @@ import pytest
 from tiny import TinyPolicy, observation, same
 
 from embodied.errors import Busy
-from embodied.serving.batcher import Batcher, Request, Stacker, split
+from embodied.serving.batcher import Batcher, Request
+from embodied.serving.stacking import Stacker, split
 
 
 def request(
@@ -18,6 +19,10 @@ def request(
 ) -> Request:
     seen = observation(rows, id)
     return Request(b"peer", id, session, seen, seen.rows.noise_keys(0), mode, at, expires, robot)  # type: ignore[arg-type]
+
+
+def nothing(rows: int) -> float:
+    return 0.0
 
 
 def test_a_lone_client_never_waits() -> None:
@@ -41,17 +46,17 @@ def test_a_full_batch_waits_for_nobody_and_oversize_goes_alone() -> None:
     for session, rows in (("a", 3), ("b", 9), ("c", 1)):
         batcher.add(request(session, rows))
     assert batcher.due({"a", "b", "c", "d"}) == -float("inf")
-    assert [r.session for r in batcher.take(9.0)] == ["a", "c"]
-    assert [r.session for r in batcher.take(9.0)] == ["b"]
-    assert batcher.take(9.0) == []
+    assert [r.session for r in batcher.take(0.0, nothing)] == ["a", "c"]
+    assert [r.session for r in batcher.take(0.0, nothing)] == ["b"]
+    assert batcher.take(0.0, nothing) == []
 
 
 def test_modes_do_not_mix_and_the_oldest_goes_first() -> None:
     batcher = Batcher(1.0, 64, 8)
     for session, mode in (("a", "mean"), ("b", "sample"), ("c", "mean")):
         batcher.add(request(session, mode=mode))
-    assert [r.session for r in batcher.take(9.0)] == ["a", "c"]
-    assert [r.session for r in batcher.take(9.0)] == ["b"]
+    assert [r.session for r in batcher.take(0.0, nothing)] == ["a", "c"]
+    assert [r.session for r in batcher.take(0.0, nothing)] == ["b"]
 
 
 def test_the_queue_is_bounded_and_late_or_forgotten_requests_leave_it() -> None:
@@ -60,7 +65,7 @@ def test_the_queue_is_bounded_and_late_or_forgotten_requests_leave_it() -> None:
     batcher.add(request("b", expires=2.0))
     with pytest.raises(Busy):
         batcher.add(request("c"))
-    assert [r.session for r in batcher.expired(1.0)] == ["a"]
+    assert [r.session for r in batcher.expired(1.0, nothing)] == ["a"]
     assert batcher.forget("b") == 1 and len(batcher) == 0
 
 
@@ -83,7 +88,7 @@ def test_sessions_take_turns_however_many_requests_one_has() -> None:
     served = []
     for id in range(100, 104):
         batcher.add(request("modest", 4, id=id))
-        served.append([r.session for _ in range(2) for r in batcher.take(0.0)])
+        served.append([r.session for _ in range(2) for r in batcher.take(0.0, nothing)])
     assert all("modest" in pair for pair in served)
 
 
@@ -93,11 +98,11 @@ def test_robots_come_first_and_old_requests_as_robots() -> None:
     batcher.add(request("b", 2, id=2, at=0.4))
     batcher.add(request("r", 2, id=3, at=0.45, robot=True))
     assert batcher.robots == 1 and batcher.due({"a", "b", "c"}) == -float("inf")
-    assert batcher.ahead(robot=True) == 1 and batcher.ahead(robot=False) == 3
-    assert [batcher.take(at)[0].session for at in (0.45, 0.46, 0.47)] == ["r", "a", "b"]
+    assert batcher.wait(2, True, lambda rows: 1.0) == 2 and batcher.wait(1, False, lambda rows: 1.0) == 4
+    assert [batcher.take(at, nothing)[0].session for at in (0.45, 0.46, 0.47)] == ["r", "a", "b"]
     for session, at, robot in (("a", 0.0, False), ("r", 0.3, True), ("b", 0.4, False)):
         batcher.add(request(session, 2, at=at, robot=robot))
-    assert [batcher.take(0.6)[0].session for _ in range(3)] == ["a", "r", "b"]
+    assert [batcher.take(0.6, nothing)[0].session for _ in range(3)] == ["a", "r", "b"]
 
 
 def test_a_full_queue_gives_the_greediest_ones_place_away() -> None:
@@ -146,3 +151,12 @@ def test_an_array_is_used_again_only_when_nobody_holds_it() -> None:
     del view
     assert stack(batch)[0].streams["camera"].ctypes.data == place
     assert stack(batch)[0].streams["camera"].flags.writeable
+
+
+def test_nobody_joins_a_batch_that_would_become_late() -> None:
+    batcher = Batcher(1.0, 64, 64)
+    batcher.add(request("r", 1, expires=0.5, robot=True))
+    batcher.add(request("a", 8, expires=float("inf")))
+    batcher.add(request("b", 2, expires=float("inf")))
+    assert [r.session for r in batcher.take(0.0, lambda rows: rows / 10)] == ["r", "b"]
+    assert [r.session for r in batcher.take(0.0, lambda rows: rows / 10)] == ["a"]

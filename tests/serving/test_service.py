@@ -88,3 +88,18 @@ def test_a_slow_stretch_locks_nobody_out_for_ever() -> None:
         refused += 1
         world.now += 0.1
     assert 10 < refused < 100, "the estimate is forgotten within seconds"
+
+
+def test_a_robot_is_not_made_late_by_the_simulators_that_fill_its_batch() -> None:
+    world = World()
+    for id in range(1, 4):
+        world.policy.seconds = 0.2
+        world.ask("sim", id, rows=64)
+        world.hear()
+        world.policy.seconds = 0.01
+        world.ask("r", 10 + id, rows=1, role="robot")
+        world.hear()
+    world.ask("sim", 20, rows=64)
+    world.ask("r", 21, rows=1, role="robot", deadline_ms=100)
+    assert [answer.id for _, answer in world.hear()] == [21]
+    assert codes(world.hear()) == {20: ""}

@@ -1,0 +1,86 @@
+"""Requests' rows into one batch, and its answer back into theirs."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import ActionChunk, Observation, Rows
+from embodied.serving.batcher import Request
+
+_ROWS = tuple(f.name for f in fields(Rows))
+_SPARE = 2  # arrays of one size that are kept
+
+
+class Stacker:
+    """Stacks a batch's rows in arrays that are used again once nobody holds them: new memory costs ten times a copy."""
+
+    def __init__(self) -> None:
+        self._spare: dict[tuple[str, int], list[NDArray[Any]]] = {}
+
+    def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
+        """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
+        seen = [request.observation for request in batch]
+        count = sum(len(o.rows) for o in seen)
+        streams = {}
+        for name, first in seen[0].streams.items():
+            streams[name] = self._array(name, count, first)
+            start = 0
+            for o in seen:
+                part = o.streams[name]
+                streams[name][start : start + len(part)] = part
+                start += len(part)
+        if len(seen) == 1 and batch[0].noise_keys.flags.writeable:  # then all but the streams is copied already
+            return Observation(seen[0].rows, streams, seen[0].time), batch[0].noise_keys
+        rows = Rows(*(np.concatenate([getattr(o.rows, name) for o in seen]) for name in _ROWS))
+        keys = np.concatenate([request.noise_keys for request in batch])
+        return Observation(rows, streams, np.concatenate([o.time for o in seen])), keys
+
+    def _array(self, name: str, count: int, like: NDArray[Any]) -> NDArray[Any]:
+        """An array of `count` rows, a part of one with a power of two."""
+        room = 1 << (count - 1).bit_length() if count else 1
+        spare = self._spare.setdefault((name, room), [])
+        for place, held in enumerate(_holders(spare)):
+            array = spare[place]
+            if held == _UNHELD and array.dtype == like.dtype and array.shape[1:] == like.shape[1:]:
+                return array[:count]
+        made = np.empty((room, *like.shape[1:]), like.dtype)
+        if len(spare) < _SPARE:
+            spare.append(made)
+        return made[:count]
+
+
+def _holders(arrays: list[Any]) -> list[int]:
+    counts = []
+    for array in arrays:
+        counts.append(getrefcount(array))
+    return counts
+
+
+_UNHELD = _holders([object()])[0]
+
+
+def split(chunk: ActionChunk, batch: Sequence[Request]) -> list[ActionChunk]:
+    """Each request's part of a batch's answer: views, to be sent before the policy is asked again."""
+    if len(batch) == 1:
+        return [chunk]
+    parts, start = [], 0
+    for request in batch:
+        part = slice(start, start + request.rows)
+        rows = Rows(*(getattr(chunk.rows, name)[part] for name in _ROWS))
+        parts.append(
+            ActionChunk(
+                rows,
+                chunk.actions[part],
+                chunk.log_probs[part],
+                chunk.values[part],
+                chunk.versions[part],
+                chunk.policy,
+                chunk.valid_s,
+            )
+        )
+        start += request.rows
+    return parts
