@@ -95,7 +95,10 @@ class Follower:
             raise MessageError(f"no version {str(version)[:40]!r}", "point", "give its number, its label, or null")
         if slot == "held" and version is not None:
             raise MessageError("a hold is only lifted, with version null", "point", "roll back to hold publication")
-        who = by if type(by) is str and by else answer.session
+        caller = answer.session.rpartition("/")[0]  # the name its keys give it, which it cannot choose
+        who = answer.session
+        if type(by) is str and by:
+            who = f"{by} ({caller})" if caller else by
         request = f"{message.session}/{message.id}"
 
         def move() -> None:

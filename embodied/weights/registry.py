@@ -137,7 +137,7 @@ class Registry(Control):
             self._check_not_held(manifest, restored)
             signature = self.signer.sign(manifest) if self.signer else ""
             self._write("publish", manifest, tensors, signature)
-            self._advance(policy, manifest.version)
+            self._advance(policy, versions, manifest.version)
         return manifest
 
     def adopt(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str = "") -> None:
@@ -163,7 +163,7 @@ class Registry(Control):
             if numbers.get(policy, 0) < version.number:
                 self._write_numbers({**numbers, policy: version.number})
             self._write("adopt", manifest, tensors, signature)
-            self._advance(policy, version)
+            self._advance(policy, versions, version)
 
     def ls(self) -> list[Entry]:
         """Every version on disk, damaged ones too, oldest first by policy; tensors are not read.
@@ -203,9 +203,10 @@ class Registry(Control):
                 write_new(part / SIGNATURE, [signature.encode("ascii")])
             write_audit(self.folder, event, manifest.policy, manifest.version, **more)
 
-    def _advance(self, policy: str, version: Version) -> None:
-        """A new version is on disk: unless it is an old one, what was rolled back to is let go. Delete the oldest."""
-        versions = self.versions(policy)
+    def _advance(self, policy: str, before: list[Version], version: Version) -> None:
+        """A version has come to those before: if it is the newest, what was rolled back to is let go. Delete the
+        oldest."""
+        versions = sorted([*before, version])
         try:
             pointers = self.pointers(policy)
         except CorruptFile as error:
