@@ -1,6 +1,5 @@
 """How much one connection may send: a token bucket of messages and one of bytes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -15,9 +14,6 @@ class Rates:
 
     messages: float = 20000.0
     bytes: float = 2e9
-
-    def to_dict(self) -> Mapping[str, float]:
-        return dict(vars(self))
 
 
 class Bucket:
