@@ -12,6 +12,7 @@ from embodied.wire.message import Buffer, Limits
 _QUEUE = 1000
 _GOODBYE_MS = 200  # how long a last message may take to leave
 _SETTLE_S = 0.005
+_LAST, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # as numbers: combining pyzmq's enums takes longer
 
 
 class Connection:
@@ -52,7 +53,9 @@ class Connection:
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a message, copied; false where nobody is connected, or too much waits to be sent."""
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            for frame in frames[:-1]:
+                self._socket.send(frame, _MORE)
+            self._socket.send(frames[-1], _LAST)
         except zmq.Again:
             return False
         return True

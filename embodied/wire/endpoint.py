@@ -166,10 +166,10 @@ class Requester:
 
     def answered(self, id: int) -> bool:
         """Whether `collect` would return, or raise, at once; takes in what has arrived without waiting."""
-        now = time.monotonic()
-        while self._asked[id].answer is None and self._step(now, now):
+        asked, now = self._asked.get(id), time.monotonic()
+        while asked is not None and asked.answer is None and self._step(now, now):
             pass
-        return self._asked[id].answer is not None or now >= self._asked[id].limit
+        return asked is None or asked.answer is not None or now >= asked.limit
 
     def cancel(self, ids: Iterable[int]) -> None:
         """Give requests up: they are not sent again, and their answers are dropped."""

@@ -62,6 +62,7 @@ def start(address: str) -> BaseProcess:
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=_serve, args=(address, theirs), daemon=True)
     process.start()
+    theirs.close()
     assert ours.poll(60), "the server did not start"
     return process
 

@@ -66,6 +66,7 @@ def test_several_questions_at_once(address: str) -> None:
         pass
     assert asked[0].result(0.0).actions[0, 1, 0] == 0 and asked[0].result() is asked[0].result()
     asked[1].cancel()
+    assert asked[1].done()
     with pytest.raises(ValueError, match="not in flight"):
         asked[1].result()
     assert asked[3].result().rows.seq.tolist() == [3] and asked[3].done()

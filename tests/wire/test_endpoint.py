@@ -66,6 +66,7 @@ def start(address: str, script: str) -> tuple[BaseProcess, Connection]:
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=peer, args=(address, script, theirs), daemon=True)
     process.start()
+    theirs.close()
     assert ours.poll(60)
     assert ours.recv() == "ready"
     return process, ours
