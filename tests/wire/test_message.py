@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from embodied.errors import MessageError
-from embodied.wire.message import DTYPES, KINDS, Limits, Message, decode, encode
+from embodied.wire.message import DTYPES, KINDS, PROTOCOL, SMALL, Limits, Message, decode, encode
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable())
 PLAIN = st.recursive(
@@ -87,7 +87,16 @@ def test_whatever_arrives_only_message_errors_come_out(source: str) -> None:
 
 
 def header(**changes: Any) -> bytes:
-    fields = {"v": 1, "kind": "act", "id": 1, "session": "", "policy": "", "deadline_ms": 0, "arrays": [], "body": {}}
+    fields = {
+        "v": PROTOCOL,
+        "kind": "act",
+        "id": 1,
+        "session": "",
+        "policy": "",
+        "deadline_ms": 0,
+        "arrays": [],
+        "body": {},
+    }
     return msgpack.packb({**fields, **changes})
 
 
@@ -106,7 +115,7 @@ def nested(depth: int) -> dict[str, Any]:
     ("frames", "words"),
     [
         ([], "without frames"),
-        ([header(v=2)], "protocol"),
+        ([header(v=PROTOCOL + 1)], "protocol"),
         ([msgpack.packb([1, 2])], "protocol"),
         ([header(kind="launch")], "unknown message kind"),
         ([header(kind=3)], "kind is no str"),
@@ -129,10 +138,11 @@ def nested(depth: int) -> dict[str, Any]:
         ([header(arrays=[["a", "float64", [1 << 40]]]), b""], "at most"),
         ([header(arrays=[["a", "uint8", [0, 1 << 62, 1 << 62]]]), b""], "at most"),
         ([header(arrays=[[f"a{i}", "uint8", [1 << 28]] for i in range(5)]), *[b""] * 5], "in all"),
-        ([header(arrays=[["a", "float32", [2]]]), b"1234567"], "needs 8"),
-        ([header(arrays=[["a", "float32", [2]]])], "0 array frames for 1"),
-        ([header(), b"x"], "1 array frames for 0"),
-        ([header(arrays=[["a", "bool", [2]]]), b"\x01\x02"], "no bool"),
+        ([header(arrays=[["a", "float32", [2]]]), b"1234567"], "7 bytes, not 8"),
+        ([header(arrays=[["a", "uint8", [5000]]]), bytes(4999)], "needs 5000"),
+        ([header(arrays=[["a", "float32", [2]]])], "0 array frames where 1"),
+        ([header(), b"x"], "1 array frames where 0"),
+        ([header(arrays=[["a", "bool", [2]]]), b"\x01\x02" + bytes(6)], "no bool"),
     ],
 )
 def test_malformed(frames: list[bytes], words: str) -> None:
@@ -163,8 +173,63 @@ def test_layouts_that_are_not_ours_arrive_as_ours() -> None:
         assert got[name].dtype == np.float32 and got[name].flags.c_contiguous
 
 
-def test_arrays_are_sent_without_a_copy() -> None:
-    array = np.zeros((4, 4), np.float32)
+def test_large_arrays_are_sent_without_a_copy() -> None:
+    array = np.zeros((4, SMALL), np.float32)
     frame = encode(Message("act", arrays={"a": array}))[1]
     array[0, 0] = 1
     assert np.frombuffer(frame, np.float32)[0] == 1
+
+
+def test_small_arrays_share_a_frame_and_large_ones_have_their_own() -> None:
+    arrays = {
+        "a": np.arange(3, dtype=np.uint8),
+        "large": np.arange(SMALL + 1, dtype=np.int32),
+        "b": np.arange(2.0),
+        "none": np.zeros((0, 4), np.float32),
+        "flag": np.array(True),
+        "picture": np.full((1, 40, 40, 3), 7, np.uint8),
+        "edge": np.zeros(SMALL, np.uint8),
+    }
+    frames = sent(Message("act", 3, arrays=arrays))
+    assert [len(frame) for frame in frames[1:]] == [8 + 16 + 8 + SMALL, 4 * (SMALL + 1), 4800]
+    for _ in range(2):
+        got = decode(frames).arrays
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(got[name], array)
+            assert got[name].dtype == array.dtype and got[name].flags.writeable
+            got[name][...] = 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(MESSAGES, st.sampled_from(["act", "step"]), st.integers(0, 2**63 - 1))
+def test_a_header_that_comes_again_is_read_alike(message: Message, kind: str, id: int) -> None:
+    for number in (message.id, id, 0):
+        message.kind, message.id = kind, number
+        got = decode(sent(message))
+        assert (got.kind, got.id, got.body) == (kind, number, message.body)
+        assert [type(value) for value in got.body.values()] == [type(value) for value in message.body.values()]
+        got.body["mine"] = 1  # nobody else's
+
+
+def test_values_that_are_equal_and_no_types_alike_are_told_apart() -> None:
+    for value in (1, 1.0, True, 0, 0.0, False):
+        got = decode(sent(Message("act", body={"x": value}))).body["x"]
+        assert got == value and type(got) is type(value)
+
+
+def test_a_head_cannot_borrow_a_tail() -> None:
+    """Whoever knows a remembered tail puts nothing before it that would not be refused without it."""
+    good = sent(Message("act", 1, session="me", body={"mode": "mean"}))[0]
+    decode([good])
+    at = good.index(b"\xa7session")
+    for head in (
+        {"v": PROTOCOL, "kind": "act", "id": 1},
+        {"v": PROTOCOL, "kind": "act", "id": -1, "deadline_ms": 0},
+        {"v": PROTOCOL, "kind": "fly", "id": 1, "deadline_ms": 0},
+        {"v": PROTOCOL + 1, "kind": "act", "id": 1, "deadline_ms": 0},
+        {"v": PROTOCOL, "kind": "act", "id": 1.0, "deadline_ms": 0},
+    ):
+        with pytest.raises(MessageError):
+            decode([b"\x88" + msgpack.packb(head)[1:] + good[at:]])
+    with pytest.raises(MessageError):
+        decode([good[:at]])
