@@ -1,6 +1,7 @@
 """One connection to one server: a DEALER socket that says when it has to be written again what was asked."""
 
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,11 @@ class Connection:
     def __init__(self, address: str, keys: Path | None, limits: Limits) -> None:
         self.opened = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        sockets: list[zmq.Socket[bytes]] = []
+        # Before pyzmq's own destructors, whose order is anybody's: a context waits for ever for sockets not closed yet.
+        self._drop = weakref.finalize(self, _drop, self._context, sockets)
         sock = self._socket = self._context.socket(zmq.DEALER)
+        sockets.append(sock)
         sock.sndhwm = sock.rcvhwm = _QUEUE
         sock.maxmsgsize = max(limits.frame_bytes, limits.header_bytes)
         sock.immediate = True  # what is for a dead server waits at its sender, not in a queue that outlives a deadline
@@ -43,9 +48,10 @@ class Connection:
         self._wait_ms = -1
         try:
             self._events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            sockets.append(self._events)
             addresses.connect(sock, address, keys)
         except BaseException:
-            self._context.destroy(linger=0)
+            self._drop()
             raise
         self._poller = zmq.Poller()
         self._poller.register(sock, zmq.POLLIN | zmq.POLLOUT)
@@ -90,6 +96,12 @@ class Connection:
 
     def close(self, goodbye: bool = False) -> None:
         """Drop it; with `goodbye` what was just sent gets a moment to leave."""
-        self._socket.disable_monitor()
-        self._events.close(0)
-        self._context.destroy(linger=_GOODBYE_MS if goodbye else 0)
+        if goodbye:
+            self._socket.close(_GOODBYE_MS)
+        self._drop()
+
+
+def _drop(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]]) -> None:
+    for sock in sockets:
+        sock.close(0)
+    context.term()
