@@ -47,7 +47,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_client_of_the_deploy_page_runs() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.S)
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.S)[0]
     address = "tcp://127.0.0.1:5555"
     assert address in code
     serve = [sys.executable, "-m", "embodied.cli.main", "serve", "run=null", "task=reach", "address=tcp://127.0.0.1:0"]
@@ -64,6 +64,27 @@ def test_the_client_of_the_deploy_page_runs() -> None:
         server.communicate(timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["version 0"] * 3
+
+
+@pytest.mark.peer
+def test_openpis_client_of_the_deploy_page_runs(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.S)[1]
+    words = ["run=null", "task=reach", f"address=ipc://{tmp_path}/policy", "openpi=127.0.0.1:47821"]
+    serve = [sys.executable, "-m", "embodied.cli.main", "serve", *words]
+    server = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert server.stdout is not None
+        assert "serving policy mlp" in server.stdout.readline()
+        assert "ws://127.0.0.1:47821" in server.stdout.readline()
+        python = ROOT / ".venvs" / "openpi-client" / "bin" / "python"
+        done = subprocess.run(
+            [python, "-c", code.replace("8000", "47821")], capture_output=True, text=True, timeout=120
+        )
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-4:] == ["(1, 7) 0"] * 3 + ["(7,)"]
 
 
 def test_the_new_task_of_its_page_works(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ batches. SIGTERM drains it.
   embodied serve 'policies={left: run-a, right: run-b}'                                     several, by name
   embodied serve run=null task=reach weights=served    an untrained policy, for a run that pushes to it:
   embodied train task=reach serve=remote serve.address=ipc:///tmp/embodied-policy
-  embodied serve upstream=tcp://10.0.0.2:5555 weights=kept keys=keys/arm bandwidth_mbit=20  an edge, on a robot's PC
+  embodied serve upstream=tcp://10.0.0.2:5555 upstream_keys=arm weights=kept bandwidth_mbit=20   an edge (robot's PC)
 """
 
 
