@@ -78,8 +78,9 @@ class Rows:
 
     def noise_keys(self, seed: int) -> NDArray[np.int64]:
         """[B, 4] keys (seed, body, episode, seq) for `embodied.noise`."""
-        seeds = np.full(len(self), seed, np.int64)
-        return np.stack([seeds, self.body.astype(np.int64), self.episode, self.seq.astype(np.int64)], axis=1)
+        keys = np.empty((len(self), 4), np.int64)
+        keys[:, 0], keys[:, 1], keys[:, 2], keys[:, 3] = seed, self.body, self.episode, self.seq
+        return keys
 
 
 def stack_rows(rows: list[Rows]) -> Rows:

@@ -10,7 +10,6 @@ from embodied.errors import EmbodiedError, Unauthorized
 from embodied.wire.key_files import ROLES
 
 
-
 @dataclass(frozen=True)
 class Caller:
     """Who sent a message, as its keys say.

@@ -41,6 +41,9 @@ class PolicyHost:
     def __init__(self, policy: Policy, standby: Policy | None = None) -> None:
         self._policy, self._standby = policy, standby
         self._manifest: Manifest | None = None
+        spec = policy.spec
+        self._floats = [stream.name for stream in spec.agent.observations if stream.dtype == "float32"]
+        self._decided = (spec.chunk, spec.agent.action_dim)
         self.outcomes: dict[int, NDArray[np.int64]] = {}
 
     @property
@@ -72,6 +75,11 @@ class PolicyHost:
             DataError: A number is not finite, or row counts differ; names the stream and the row.
             UserError: The mode is unknown.
         """
+        self.check_form(observation, noise_keys, mode)
+        self.check_finite(observation)
+
+    def check_form(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
+        """The part of `check` that is the same for all observations whose arrays have the same names and shapes."""
         if mode not in _MODES:
             raise UserError(f"unknown mode {str(mode)[:20]!r}", "mode", nearest(str(mode), _MODES))
         rows = observation.rows
@@ -105,10 +113,15 @@ class PolicyHost:
                 raise DataError(
                     f"stream {stream.name} has shape {value.shape} for {count} rows", where, "send one value per row"
                 )
-            if stream.dtype == "float32" and not np.isfinite(value).all():
-                row = int(np.flatnonzero(~np.isfinite(value.reshape(count, -1)).all(axis=1))[0])
+
+    def check_finite(self, observation: Observation) -> None:
+        """The part of `check` that looks at numbers; the form has been checked."""
+        for name in self._floats:
+            value = observation.streams[name]
+            if not np.isfinite(value).all():
+                row = int(np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1))[0])
                 raise DataError(
-                    f"stream {stream.name} is not finite in row {row}",
+                    f"stream {name} is not finite in row {row}",
                     f"body {observation.rows.body[row]}, episode {observation.rows.episode[row]}, "
                     f"step {observation.rows.seq[row]}",
                     "end the episode as an infrastructure fault before asking",
@@ -133,7 +146,7 @@ class PolicyHost:
             DataError: The policy's answer has another shape or dtype than its spec says.
         """
         spec, count = self.spec, len(observation.rows)
-        shape = (count, spec.chunk, spec.agent.action_dim)
+        shape = (count, *self._decided)
         versions = np.full(count, self.version.number, np.int64)
         if count == 0:
             nothing = np.zeros(shape, np.float32)

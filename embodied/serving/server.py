@@ -18,6 +18,7 @@ from embodied.serving.desk import Desk
 from embodied.serving.host import PolicyHost
 from embodied.serving.station import LOCAL, Reply, ServerStation
 from embodied.wire import addresses
+from embodied.wire import frames as wire_frames
 from embodied.wire.message import LIMITS, Limits
 
 _QUEUE = 64  # messages of one client that wait in either direction
@@ -164,7 +165,7 @@ class PolicyServer:
         limit = time.monotonic() + seconds
         for _ in range(most):
             try:
-                peer, *frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+                peer, *frames = wire_frames.receive(sock)
             except zmq.Again:
                 return
             self.station.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames))
@@ -241,7 +242,7 @@ class _Callers:
 
 def _send(sock: zmq.Socket[bytes], replies: list[Reply]) -> None:
     for peer, frames in replies:
-        sock.send_multipart([peer, *frames], zmq.NOBLOCK)  # copies, since a policy may use its arrays again
+        wire_frames.send(sock, [peer, *frames])  # copies, since a policy may use its arrays again
 
 
 def _milliseconds(seconds: float) -> int:

@@ -23,6 +23,13 @@ class Stacker:
 
     def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
         """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
+        if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # small arrays are its own already
+            alone = batch[0].observation
+            streams = {
+                name: array if array.flags.writeable else self._copied(name, array)
+                for name, array in alone.streams.items()
+            }
+            return Observation(alone.rows, streams, alone.time), batch[0].noise_keys
         seen = [request.observation for request in batch]
         count = sum(len(o.rows) for o in seen)
         streams = {}
@@ -33,11 +40,14 @@ class Stacker:
                 part = o.streams[name]
                 streams[name][start : start + len(part)] = part
                 start += len(part)
-        if len(seen) == 1 and batch[0].noise_keys.flags.writeable:  # then all but the streams is copied already
-            return Observation(seen[0].rows, streams, seen[0].time), batch[0].noise_keys
         rows = Rows(*(np.concatenate([getattr(o.rows, name) for o in seen]) for name in _ROWS))
         keys = np.concatenate([request.noise_keys for request in batch])
         return Observation(rows, streams, np.concatenate([o.time for o in seen])), keys
+
+    def _copied(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        copy = self._array(name, len(array), array)
+        copy[...] = array
+        return copy
 
     def _array(self, name: str, count: int, like: NDArray[Any]) -> NDArray[Any]:
         """An array of `count` rows, a part of one with a power of two."""

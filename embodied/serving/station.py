@@ -12,7 +12,7 @@ from embodied.serving.desk import Desk
 from embodied.serving.limits import Rates
 from embodied.serving.meters import Counts
 from embodied.serving.outbox import Outbox, Reply
-from embodied.serving.service import Service, unexpected
+from embodied.serving.service import Form, Service, unexpected
 from embodied.serving.sessions import KINDS, Session, Sessions
 from embodied.wire.key_files import ACT, ADMINISTER, PUSH
 from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
@@ -125,7 +125,7 @@ class ServerStation:
             service = self._find(message)
             decode_arrays(header, frames[1:], _VIEW_BYTES)
             session = self._sessions.hear(peer, caller.name, message.session, self._clock())
-            self._dispatch(peer, session, message, caller, service)
+            self._dispatch(peer, session, message, header.arrays, caller, service)
         except EmbodiedError as error:
             self._refuse(peer, id, error, service)
         except Exception as error:
@@ -223,7 +223,7 @@ class ServerStation:
         )
 
     def _dispatch(
-        self, peer: bytes, session: Session, message: Message, caller: Caller, service: Service | None
+        self, peer: bytes, session: Session, message: Message, form: Form, caller: Caller, service: Service | None
     ) -> None:
         _learn_kind(session, message)
         if service is None:
@@ -234,7 +234,7 @@ class ServerStation:
             return
         match message.kind:
             case "act":
-                service.enqueue(peer, session, message)
+                service.enqueue(peer, session, message, form)
             case "hello":
                 service.greet(peer, session, message)
             case "outcome":

@@ -8,12 +8,12 @@ from pathlib import Path
 import zmq
 
 from embodied.wire import addresses
+from embodied.wire import frames as wire_frames
 from embodied.wire.message import Buffer, Limits
 
 _QUEUE = 1000
 _GOODBYE_MS = 200  # how long a last message may take to leave
 _SETTLE_S = 0.005
-_LAST, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # as numbers: combining pyzmq's enums takes longer
 
 
 class Connection:
@@ -59,9 +59,7 @@ class Connection:
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a message, copied; false where nobody is connected, or too much waits to be sent."""
         try:
-            for frame in frames[:-1]:
-                self._socket.send(frame, _MORE)
-            self._socket.send(frames[-1], _LAST)
+            wire_frames.send(self._socket, frames)
         except zmq.Again:
             return False
         return True
@@ -77,7 +75,7 @@ class Connection:
             self._socket.setsockopt(zmq.RCVTIMEO, wait_ms)
             self._wait_ms = wait_ms
         try:
-            return [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+            return [frame.buffer for frame in wire_frames.receive(self._socket, 0)]
         except zmq.Again:
             return None
 

@@ -148,10 +148,10 @@ class Requester:
             ValueError: An id is not in flight.
         """
         wanted = tuple(ids)
-        if not wanted or not all(id in self._asked for id in wanted):
+        if not wanted or any(id not in self._asked for id in wanted):
             raise ValueError(f"requests {[id for id in wanted if id not in self._asked]} are not in flight")
         start = now = time.monotonic()
-        first = min(wanted, key=lambda id: self._asked[id].limit)
+        first = wanted[0] if len(wanted) == 1 else min(wanted, key=lambda id: self._asked[id].limit)
         limit = self._asked[first].limit
         end = limit if timeout_s is None else min(limit, start + timeout_s)
         while True:

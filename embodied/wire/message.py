@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ SMALL = 4096
 """Bytes of an array up to which it shares a frame with others."""
 
 _NAMES = {kind.str: name for name, kind in DTYPES.items()}  # `dtype.name` is slow
-_NATIVE = {name: np.dtype(name) for name in DTYPES}
-_SIZES = {name: kind.itemsize for name, kind in DTYPES.items()}
-_IS_NATIVE = sys.byteorder == "little"
 _PADS = [bytes(count) for count in range(8)]
 
 Buffer = bytes | memoryview
@@ -123,57 +120,66 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
         view_bytes: Arrays of this size and more, and above `SMALL`, are read-only views of their frames where they are
             aligned, for a receiver that copies them anyway. None copies all.
     """
-    where, arrays = header.message, dict[str, NDArray[Any]]()
-    plan, together = _layout(header.arrays)
-    large = len(plan) - sum(at is not None for _, at in plan)
-    if len(frames) != large + (together is not None):
+    arrays = dict[str, NDArray[Any]]()
+    layout, where = _layout(header.arrays), _where(header.message)
+    if len(frames) != layout.frames:
         raise MessageError(
-            f"{len(frames)} array frames where {large + (together is not None)} are announced",
-            _where(where),
+            f"{len(frames)} array frames where {layout.frames} are announced",
+            where,
             "send the small arrays in one, and one for each large one",
         )
-    left = iter(frames)
-    shared: Buffer | bytearray = b""
-    if together is not None:
-        frame = next(left)
-        if (given := memoryview(frame).nbytes) != together:
-            raise MessageError(f"small arrays of {given} bytes, not {together}", _where(where), "send whole arrays")
-        shared = bytearray(frame)
-    for (name, dtype, shape), (size, at) in zip(header.arrays, plan, strict=True):
-        if at is not None:
-            view = np.ndarray(shape, DTYPES[dtype], shared, at)
+    if layout.small:
+        if (given := memoryview(frames[0]).nbytes) != layout.together:
+            raise MessageError(f"small arrays of {given} bytes, not {layout.together}", where, "send whole arrays")
+        shared = bytearray(frames[0])
+        for name, dtype, shape, at in layout.small:
+            arrays[name] = np.ndarray(shape, dtype, shared, at)
+    for (name, dtype, shape, size), frame in zip(
+        layout.large, frames[layout.frames - len(layout.large) :], strict=True
+    ):
+        if (given := memoryview(frame).nbytes) != size:
+            raise MessageError(
+                f"array {name} has {given} bytes, {dtype.name} {shape} needs {size}", where, "send whole arrays"
+            )
+        array = np.ndarray(shape, dtype, frame)
+        if view_bytes is not None and size >= view_bytes and array.flags.aligned:
+            array.flags.writeable = False
         else:
-            frame = next(left)
-            if (given := memoryview(frame).nbytes) != size:
-                raise MessageError(
-                    f"array {name} has {given} bytes, {dtype} {shape} needs {size}", _where(where), "send whole arrays"
-                )
-            view = np.ndarray(shape, DTYPES[dtype], frame)
-        if dtype == "bool" and view.size and view.view(np.uint8).max() > 1:
-            raise MessageError(f"array {name} holds bytes that are no bool", _where(where), "send 0 and 1 only")
-        if at is None:
-            if view_bytes is not None and size >= view_bytes and view.flags.aligned and _IS_NATIVE:
-                view.flags.writeable = False
-            else:
-                view = view.astype(_NATIVE[dtype])
-        elif not _IS_NATIVE:
-            view = view.astype(_NATIVE[dtype])
-        arrays[name] = view
+            array = array.copy()
+        arrays[name] = array
+    for name in layout.bools:
+        if arrays[name].size and arrays[name].view(np.uint8).max() > 1:
+            raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
+    if sys.byteorder != "little":
+        arrays = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
     header.message.arrays = arrays
     return header.message
 
 
+class _Layout(NamedTuple):
+    """Where arrays are: small ones with their places in the shared frame, large ones with their sizes."""
+
+    small: list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
+    large: list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
+    bools: list[str]
+    together: int
+
+    @property
+    def frames(self) -> int:
+        return len(self.large) + bool(self.small)
+
+
 @lru_cache(maxsize=1024)
-def _layout(entries: tuple[Entry, ...]) -> tuple[tuple[tuple[int, int | None], ...], int | None]:
-    """Size of each array and its place in the shared frame, None for one with its own; and that frame's length."""
-    plan, end = list[tuple[int, int | None]](), 0
-    for _, dtype, shape in entries:
-        size = math.prod(shape) * _SIZES[dtype]
-        plan.append((size, end if size <= SMALL else None))
-        if size <= SMALL:
+def _layout(entries: tuple[Entry, ...]) -> _Layout:
+    layout, end = _Layout([], [], [name for name, dtype, _ in entries if dtype == "bool"], 0), 0
+    for name, dtype, shape in entries:
+        size = math.prod(shape) * DTYPES[dtype].itemsize
+        if size > SMALL:
+            layout.large.append((name, DTYPES[dtype], shape, size))
+        else:
+            layout.small.append((name, DTYPES[dtype], shape, end))
             end += size + -size % 8
-    together = any(at is not None for _, at in plan)
-    return tuple(plan), end if together else None
+    return layout._replace(together=end)
 
 
 def _where(message: Message) -> str:
