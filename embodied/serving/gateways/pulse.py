@@ -4,11 +4,14 @@ import threading
 import time
 from pathlib import Path
 
+import zmq
+
 from embodied.client import RemoteClient
 from embodied.errors import EmbodiedError
 from embodied.spec import PolicySpec
 
 _EVERY_S = 1.0
+_JOIN_S = 1.0
 _REMEMBERED = 1024
 
 
@@ -64,7 +67,10 @@ class Pulse:
         return self._hashes.get(number)
 
     def close(self) -> None:
+        """Stop following; the thread may live on until its question is answered."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY_S):
@@ -72,6 +78,10 @@ class Pulse:
                 self._ask()
             except EmbodiedError as error:
                 self._trouble = error.line()
+            except zmq.ZMQError:
+                if not self._stop.is_set():  # else the process ends, and its sockets are closed already
+                    raise
+                return
         self._client.close()
 
     def _ask(self) -> None:
