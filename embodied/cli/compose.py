@@ -83,6 +83,14 @@ def _paths(node: object, prefix: str = "") -> set[str]:
     return found
 
 
+def check_groups(arguments: Sequence[str], config: DictConfig) -> None:
+    """Raise `ConfigError` if groups are given that the run, which has its own, would leave unread."""
+    for word in arguments:
+        key = word.partition("=")[0].lstrip("+")
+        if config.run is not None and key.partition(".")[0] in ("task", "body", "policy"):
+            raise ConfigError(f"{key} is for run=null: a run has its own", word, "add run=null, or leave it out")
+
+
 def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
     """Print the help of a command whose keys are `configs/<name>.yaml` if it is asked for; says whether it was."""
     if not {"-h", "--help"} & set(arguments):
@@ -94,6 +102,11 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
         for group, options in groups().items():
             print(f"  {group:<11} {', '.join(options)}")
         print()
+    grouped = [str(key) for key in config if str(key) in groups()]
+    text = (FOLDER / f"{name}.yaml").read_text().partition("_self_")[2].replace("  - experiment: null\n", "")
     print("Keys and their defaults:")
-    print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(config).splitlines()))
+    print("\n".join(f"  {line}" for line in text.strip().splitlines()))
+    print("\nGroups, as they are by default:")
+    chosen = OmegaConf.masked_copy(config, grouped)
+    print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(chosen).splitlines()))
     return True

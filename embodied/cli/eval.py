@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from embodied.cli.compose import compose_config, show_help
+from embodied.cli.compose import check_groups, compose_config, show_help
 
 HELP = """\
 embodied eval [key=value ...] [--json]
@@ -13,6 +13,7 @@ Plays one episode of each seed with a run's policy and prints the success rate w
   embodied eval run=latest episodes=200 seed=1000 --json    the last line is JSON
   embodied eval run=a version=12                            another version, if it is kept
   embodied eval serve=remote serve.address=ipc:///tmp/policy   asks a server started by `embodied serve`
+  embodied eval run=null task=reach policy=openpi policy.address=ws://HOST:8000    another project's server
 """
 
 
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     if show_help(arguments, HELP, "eval"):
         return 0
     config = compose_config("eval", [word for word in arguments if word != "--json"])
+    check_groups(arguments, config)
     from embodied.runtime.evaluation import EvalSettings, evaluate
     from embodied.runtime.settings import typed
 

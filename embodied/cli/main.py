@@ -50,6 +50,8 @@ def _missing(error: ModuleNotFoundError) -> ConfigError:
     extras = {"torch": "train", "safetensors": "serve", "mujoco": "sim", "numba": "sim", "gymnasium": "sim",
               "imageio": "sim", "tensorboard": "train", "matplotlib": "train", "ray": "ray"}  # fmt: skip
     package = (error.name or "").split(".")[0]
+    if "serve" in sys.argv[1:2]:  # of a server, torch alone is missing
+        extras["torch"] = "serve"
     extra = extras.get(package, "all")
     return ConfigError(
         f"the package {package} is not installed", "this environment", f"pip install -e '.[{extra}]' in the clone"

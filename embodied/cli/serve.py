@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embodied.cli.compose import compose_config, show_help
+from embodied.cli.compose import check_groups, compose_config, show_help
 
 HELP = """\
 embodied serve [key=value ...]
@@ -25,6 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     if show_help(arguments, HELP, "serve"):
         return 0
     config = compose_config("serve", arguments)
+    if config.upstream is None:
+        check_groups(arguments, config)
     from embodied.runtime.serve_settings import ServeSettings
     from embodied.runtime.serving import run_server
     from embodied.runtime.settings import typed

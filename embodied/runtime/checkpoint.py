@@ -31,6 +31,7 @@ from embodied.files import (
     temporary_name,
     write_new,
 )
+from embodied.spec import difference
 from embodied.weights.tensors import read_tensors, write_tensors
 
 FILES = ("model.safetensors", "policy.json", "learner.pt")
@@ -237,7 +238,7 @@ def check_spec(
     fix: str = "resume with the task and policy it was trained with, or start a new run with name=...",
 ) -> None:
     """Raise `SpecMismatch` naming the first field in which two specs, as dictionaries, differ."""
-    found = _difference(json.loads(json.dumps(saved)), json.loads(json.dumps(wanted)), "")
+    found = difference(saved, wanted)
     if found:
         field, theirs, ours = found
         raise SpecMismatch(
@@ -245,22 +246,6 @@ def check_spec(
             where,
             fix,
         )
-
-
-def _difference(saved: Any, wanted: Any, at: str) -> tuple[str, str, str] | None:
-    if isinstance(saved, dict) and isinstance(wanted, dict):
-        pairs = [(f"{at}.{key}" if at else key, saved.get(key), wanted.get(key)) for key in sorted({*saved, *wanted})]
-    elif isinstance(saved, list) and isinstance(wanted, list) and any(isinstance(x, dict) for x in saved + wanted):
-        names = [str(x.get("name", i)) for i, x in enumerate(saved if len(saved) > len(wanted) else wanted)]
-        pad = [None] * len(names)
-        pairs = [(f"{at}[{n}]", a, b) for n, a, b in zip(names, saved + pad, wanted + pad, strict=False)]
-    else:
-        return None if saved == wanted else (at, _short(saved), _short(wanted))
-    return next((found for name, a, b in pairs if (found := _difference(a, b, name))), None)
-
-
-def _short(value: Any) -> str:
-    return "missing" if value is None else json.dumps(value)[:100]
 
 
 def _plain(value: Any, at: str) -> Any:

@@ -52,6 +52,12 @@ class InlineRun:
         self.watch = Stopwatch()
         self.body = make_body(settings.task, settings.body, rollout.num_envs, seed)
         policy = make_policy(settings.policy, self.body.spec, seed, AGENT)
+        if not policy.tensors():
+            raise ConfigError(
+                f"policy {policy.spec.name} has no weights to train",
+                "policy",
+                "measure it with `embodied eval run=null`, or choose another policy=",
+            )
         self.spec = policy.spec
         self.client = make_client(
             settings.serve, make_policy(settings.policy, self.body.spec, seed), self.body.spec, settings.debug

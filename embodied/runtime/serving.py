@@ -1,6 +1,7 @@
 """`embodied serve` from its settings: desks of policies, the server, and what runs beside it: gateways, health page."""
 
 import copy
+import logging
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from embodied.errors import DeadlineExceeded, EmbodiedError, UserError
+from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError, UserError
 from embodied.runtime.checkpoint import check_spec
 from embodied.runtime.parts import build_policy, make_body, make_policy
 from embodied.runtime.published import open_run, whole_number
@@ -26,10 +27,13 @@ from embodied.serving.loader import Loader
 from embodied.serving.offering import Offer
 from embodied.serving.receiving import Receiver
 from embodied.serving.server import PolicyServer
+from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer, Trusted
 from embodied.wire.key_files import add_client
 from policies.base import Policy
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _SAY_S = 5.0
@@ -113,13 +117,45 @@ def _desk(
     if registry is None:
         loader = Loader(host)
         return Desk(host, loader, Receiver(host, loader, trusted=trusted), Offer(host, build=build), build=build)
-    loader = Loader(host, audited(registry, name, settings.name or settings.address))
-    wanted = registry.wanted(name)
-    if wanted is not None:
-        host.switch(*registry.read(name, wanted.label))
+    switched = audited(registry, name, settings.name or settings.address)
+    loader = Loader(host, switched)
+    if _begin(host, registry):
+        try:
+            switched(Version(0, ""), host.version, "start")
+        except EmbodiedError as error:
+            log.error("a start could not be written down: %s", error.line())
     receiver = part or Receiver(host, loader, store=registry, trusted=trusted)
     offer = Offer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
     return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
+
+
+def _begin(host: PolicyHost, registry: Registry) -> bool:
+    """Serve what a registry wants; what cannot be read is said, and the newest whole version is served instead.
+
+    Returns:
+        Whether there is any version.
+
+    Raises:
+        CorruptFile: There are some, and none is whole.
+    """
+    name, damage = host.spec.name, list[DataError]()
+    try:
+        wanted = [version for version in (registry.wanted(name),) if version is not None]
+    except CorruptFile as error:
+        damage, wanted = [error], []
+    versions = registry.versions(name)
+    for version in dict.fromkeys([*wanted, *reversed(versions)]):
+        try:
+            host.switch(*registry.read(name, version.label), back=True)
+        except DataError as error:
+            damage.append(error)
+            continue
+        for found in damage:
+            log.error("policy %s: version %s is served instead: %s", name, version.label, found.line())
+        return True
+    if damage:
+        raise damage[0]
+    return False
 
 
 def _edge(
@@ -144,28 +180,36 @@ def _edge(
     hosts: list[PolicyHost] = []
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
     stack.callback(upstream.close)
-    _await_first(registry, policy.spec.name, upstream, announce)
+    _await_first(PolicyHost(policy), registry, upstream, announce)
     desk = _desk(settings, policy, registry, build, upstream)
     hosts.append(desk.host)
     return {known.policy: desk}
 
 
-def _await_first(registry: Registry, policy: str, upstream: Upstream, announce: Callable[[str], object]) -> None:
-    """Wait until a version has arrived: a robot must not move by random weights.
+def _await_first(host: PolicyHost, registry: Registry, upstream: Upstream, announce: Callable[[str], object]) -> None:
+    """Wait until a whole version has arrived: a robot must not move by random weights.
 
     Raises:
-        DeadlineExceeded: Nothing of one has come for two minutes.
+        DeadlineExceeded: Nothing of one has come for two minutes, or upstream refuses for good.
     """
-    moved, said, before = time.monotonic(), 0.0, None
-    while registry.wanted(policy) is None:
+    moved, said, before, seen = time.monotonic(), 0.0, None, None
+    while True:
+        stamp = registry.revision(host.spec.name)
+        if stamp != seen:
+            seen = stamp
+            try:
+                if _begin(host, registry):
+                    return
+            except DataError as error:
+                log.error("nothing whole is kept, upstream is asked: %s", error.line())
         now, status = time.monotonic(), upstream.status()["upstream"]
         pull = status.get("pulling")
         progress = f"{pull['bytes'] / 1e6:.1f} of {pull['of'] / 1e6:.1f} MB" if pull else ""
         if progress != before:
             moved, before = now, progress
-        if now - moved > _STUCK_S:
+        if now - moved > _STUCK_S or status.get("final"):
             raise DeadlineExceeded(
-                f"no version has come from upstream in {_STUCK_S:g} s: {status.get('error') or status['state']}",
+                f"no version has come from upstream in {now - moved:.0f} s: {status.get('error') or status['state']}",
                 upstream.address,
                 "look whether it serves a version yet, and start again",
             )
