@@ -13,6 +13,7 @@ from embodied.weights.control import Revision
 from embodied.weights.manifest import MAX_NUMBER, Version
 from embodied.weights.pointers import Pointers, Stamp
 from embodied.weights.registry import Registry
+from embodied.weights.versions import State
 from embodied.wire.message import Message
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,10 @@ _SLOTS = ("pinned", "serving", "held")
 
 
 def audited(registry: Registry, policy: str, server: str) -> Switched:
-    """For a `Loader`: writes every switch of a server into its registry's audit. `server` names it there."""
+    """For a `Loader`: writes every switch of a server into its registry's audit. `server` names it there.
+
+    What cannot be written waits in the registry; a `Follower` sees to it.
+    """
 
     def switched(before: Version, now: Version, why: str) -> None:
         came = before.label if before.hash else ""
@@ -34,8 +38,8 @@ def audited(registry: Registry, policy: str, server: str) -> Switched:
 class Follower:
     """Switches a host to the version its registry wants, and takes `point`, which moves the registry's pointers.
 
-    A version that is damaged or does not fit is said once and left alone until the pointers move or another one is
-    wanted; what is served stays.
+    A version that is damaged or does not fit is said once and left alone until its files change, the pointers move or
+    another one is wanted; what is served stays.
 
     Args:
         host: Of the policy whose versions are followed.
@@ -59,12 +63,13 @@ class Follower:
         self._policy = host.spec.name
         self._pointers, self._kept = Pointers(), 0
         self._wanted: Version | None = None
+        self._newest: Version | None = None
         self._seen: Revision = ()
         self._changed = False
         self._asked = self._blind = False
         self._due = -float("inf")
-        self._refused: tuple[Version, Stamp] | None = None
-        self._rest_until = -float("inf")
+        self._refused: tuple[Version, Stamp, State] | None = None
+        self._rest_until = self._write_at = -float("inf")
         self._trouble = ""
 
     def tick(self) -> None:
@@ -80,6 +85,7 @@ class Follower:
             self._seen = revision
             self._look()
         self._follow(now)
+        self._catch_up(now)
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Move a pointer, as a `point` message says; answered once that is on disk.
@@ -125,11 +131,12 @@ class Follower:
         self._loader.submit(move, why="point", done=done)
 
     def status(self) -> Mapping[str, Any]:
-        """`wanted` and `pinned` are labels, empty for none; `held` says since when, by whom and why, null for not at
-        all; `kept` counts versions on disk; `trouble` is the last error of following, or empty."""
+        """`wanted`, `newest` and `pinned` are labels, empty for none; `held` says since when, by whom and why,
+        null for not at all; `kept` counts versions on disk; `trouble` is the last error of following, or empty."""
         held = self._pointers.held
         return {
             "wanted": self._wanted.label if self._wanted else "",
+            "newest": self._newest.label if self._newest else "",
             "pinned": self._pointers.pinned.label if self._pointers.pinned else "",
             "held": {"time": held.time, "by": held.by, "note": held.note, "restore": held.restore} if held else None,
             "kept": self._kept,
@@ -141,6 +148,7 @@ class Follower:
             versions = self._registry.versions(self._policy)
             self._pointers = self._registry.pointers(self._policy)
             self._wanted = self._registry.wanted(self._policy)
+            self._newest = max(versions, default=None)
             self._kept, self._blind = len(versions), False
         except EmbodiedError as error:
             self._blind = True
@@ -153,9 +161,12 @@ class Follower:
         if wanted == self._host.version:
             self._trouble = ""
             return
-        stamp = self._registry.stamp()
-        if self._refused == (wanted, stamp) or now < self._rest_until:
+        if now < self._rest_until:
             return
+        seen = (wanted, self._registry.stamp(), self._registry.state(self._policy, wanted))
+        if self._refused == seen:
+            return
+        before = self._host.version
         why = "pin" if pointers.pinned == wanted else "rollback" if pointers.serving == wanted else "follow"
 
         def done(result: Version | EmbodiedError) -> None:
@@ -163,9 +174,13 @@ class Follower:
             self._changed = True  # what is wanted may have moved meanwhile
             if isinstance(result, Version):
                 self._trouble = ""
+                if why != "follow" and before.hash:
+                    log.warning(
+                        "policy %s: version %s instead of %s (%s)", self._policy, result.label, before.label, why
+                    )
                 return
             if isinstance(result, DataError):
-                self._refused = (wanted, stamp)
+                self._refused = seen
             else:
                 self._rest_until = self._clock() + _REST_S
             self._say(result)
@@ -175,6 +190,16 @@ class Follower:
             self._loader.submit(lambda: self._registry.read(self._policy, wanted.label), why, done, back=True)
         except EmbodiedError:  # others were quicker; at the next look again
             self._asked = False
+
+    def _catch_up(self, now: float) -> None:
+        """Have the loader's thread write down what a full or read-only disk did not take."""
+        if now < self._write_at or self._loader.busy or not self._registry.behind:
+            return
+        self._write_at = now + _REST_S
+        try:
+            self._loader.submit(self._registry.catch_up, why="audit")
+        except EmbodiedError:  # others were quicker
+            return
 
     def _say(self, error: EmbodiedError) -> None:
         line = error.line()

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, InfrastructureError, MessageError, WeightsRefused
+from embodied.errors import (
+    Busy,
+    CorruptFile,
+    DeadlineExceeded,
+    EmbodiedError,
+    InfrastructureError,
+    MessageError,
+    UserError,
+    WeightsRefused,
+)
 from embodied.serving.pace import Backoff, Pace, Stride
 from embodied.serving.pull import Pull, Shapes, check_fits, check_new
 from embodied.spec import PolicySpec
@@ -99,7 +108,10 @@ class Puller:
         self._attempts = 0
         self._link_rest, self._version_rest = Backoff(), Backoff()
         self._stride = Stride(self._pace.rate)
-        self._error = ""
+        self._error, self._final = "", False
+        self._silent_s = max(_SILENT_S, 3 * poll_s)
+        self._cut = False
+        self._damaged: Version | None = None
 
     def step(self, wait_s: float) -> float:
         """Ask what is due and take in at most one answer, waiting `wait_s` at most.
@@ -111,6 +123,7 @@ class Puller:
             EmbodiedError: Something went wrong outside of any request; it may be called again.
         """
         now = self._clock()
+        self._note_link(now)
         self._ask_status(now)
         self._ask_ranges(now)
         wait = min(wait_s, self._due(now))
@@ -130,14 +143,15 @@ class Puller:
         return 0.0
 
     def status(self) -> dict[str, Any]:
-        """Plain values: whether upstream is heard, what it wants, what is being fetched, the last error's line."""
-        now, pull, wanted, heard = self._clock(), self._pull, self._wanted, self._heard
-        silent = now - max(heard, self._started)
+        """Plain values: whether upstream is heard, what it wants, what is being fetched, the last error's line,
+        and `final`: whether that is a refusal that will not pass by itself."""
+        now, pull, wanted = self._clock(), self._pull, self._wanted
         state: dict[str, Any] = {
-            "state": "connected" if now - heard < _SILENT_S else "cut",
-            "silent_s": round(silent, 1),
+            "state": "connected" if now - self._heard < self._silent_s else "cut",
+            "silent_s": round(self._silent(now), 1),
             "wanted": wanted.label if wanted else "",
             "error": self._error,
+            "final": bool(self._error) and self._final,
         }
         if pull is not None:
             state["pulling"] = {
@@ -153,6 +167,20 @@ class Puller:
         if self._pull is not None:
             self._pull.close()
             self._pull = None
+
+    def _silent(self, now: float) -> float:
+        return now - max(self._heard, self._started)
+
+    def _note_link(self, now: float) -> None:
+        cut = self._silent(now) >= self._silent_s
+        if cut == self._cut:
+            return
+        self._cut, policy = cut, self._spec.name
+        if cut:
+            label = self._serving().label
+            log.warning("policy %s: the link to upstream is cut; version %s goes on being served", policy, label)
+        else:
+            log.warning("policy %s: the link to upstream is back", policy)
 
     def _due(self, now: float) -> float:
         """Seconds until something can be asked."""
@@ -215,7 +243,7 @@ class Puller:
             return
         if self._registry.held(self._spec.name) is not None:  # a rollback on the edge itself stays until resumed here
             return
-        if wanted in self._registry.versions(self._spec.name):
+        if self._is_here(wanted):
             if pull is not None and pull.manifest.version != wanted:
                 self._drop(pull)
             self._serve(wanted)
@@ -225,6 +253,20 @@ class Puller:
                 self._jumped = self._jumped or wanted.number > pull.manifest.number
                 self._drop(pull)
             self._ask(_Ask("manifest", wanted), "credit", {"op": "manifest", "version": wanted.label})
+
+    def _is_here(self, version: Version) -> bool:
+        """Whether the registry has the version, whole: it is read once, and again only after its files changed."""
+        if version not in self._registry.versions(self._spec.name):
+            return False
+        try:
+            self._registry.check(self._spec.name, version)
+        except (CorruptFile, WeightsRefused) as error:
+            if self._damaged != version:
+                log.warning("policy %s: fetched again, since it is damaged here: %s", self._spec.name, error.line())
+            self._damaged = version
+            return False
+        self._damaged = None
+        return True
 
     def _overtakes(self, wanted: Version, pull: Pull | None) -> bool:
         """Whether fetching `wanted` may begin now."""
@@ -320,6 +362,7 @@ class Puller:
         if error.line() != self._error:
             log.warning("following upstream: %s", error.line())
         self._error = error.line()
+        self._final = isinstance(error, UserError) or self._attempts >= _ATTEMPTS
 
     def _drop(self, pull: Pull) -> None:
         ids = [id for id, ask in self._asked.items() if ask.what == "range"]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from embodied.errors import MessageError
 from embodied.files import append_line
 from embodied.weights.manifest import Version
 
@@ -19,12 +20,20 @@ def write_audit(folder: Path, event: str, policy: str, version: Version | None, 
 
     Args:
         sync: Whether it survives a power cut once this returns; it survives `kill -9` in any case.
+        more: Further members of the line; `time`, Unix seconds, for what happened earlier.
 
     Raises:
         InfrastructureError: No disk space.
     """
     label = version.label if version else ""
-    line = {"time": time.time(), "event": event, "policy": policy, "version": label, "pid": os.getpid(), **more}
+    line: dict[str, Any] = {
+        "time": time.time(),
+        "event": event,
+        "policy": policy,
+        "version": label,
+        "pid": os.getpid(),
+        **more,
+    }
     append_line(folder / NAME, json.dumps(line), sync)
 
 
@@ -45,3 +54,15 @@ def read_audit(folder: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict):
             events.append(event)
     return events
+
+
+def stored(folder: Path, policy: str) -> set[Version]:
+    """Versions that were ever stored, deleted ones too, as far back as `read_audit` goes."""
+    found = set()
+    for line in read_audit(folder):
+        if line.get("policy") == policy and line.get("event") in ("publish", "adopt", "mend"):
+            try:
+                found.add(Version.parse(str(line.get("version"))))
+            except MessageError:
+                continue
+    return found

@@ -1,16 +1,18 @@
 """Moving the pointers of a registry: pin, roll back, resume; from any process of the machine, one at a time.
 
 A pointer's line in the audit is written before the pointer moves, so every move has its line; a line without its move
-is left only by a writer that was killed, or whose disk was full, in between.
+is left only by a writer that was killed, or whose disk was full, in between. No pointer moves to a version that cannot
+be read whole.
 """
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embodied.errors import UserError, WeightsHeld
+from embodied.errors import CorruptFile, EmbodiedError, UserError, WeightsHeld, WeightsRefused
 from embodied.files import Lock, clean_temporaries, disk_errors
 from embodied.weights.audit import read_audit, write_audit
 from embodied.weights.manifest import Version
@@ -18,6 +20,8 @@ from embodied.weights.pointers import TEXT, Held, PointerFile, Pointers, Stamp
 from embodied.weights.versions import Trusted, Versions
 
 Revision = tuple[int, ...]
+
+_UNWRITTEN = 256
 
 
 class Control(Versions):
@@ -33,6 +37,7 @@ class Control(Versions):
         self._lock_s = lock_s
         self._pointers = PointerFile(self.folder / "slots.json")
         self._clean = False
+        self._unwritten: deque[tuple[str, str, Version | None, dict[str, Any]]] = deque(maxlen=_UNWRITTEN)
 
     def pointers(self, policy: str) -> Pointers:
         """Where a policy's pointers are; `slots.json` is read only if it has changed.
@@ -60,10 +65,12 @@ class Control(Versions):
 
         Raises:
             UserError, WeightsRefused: No such policy or version; names those kept.
-            DeadlineExceeded, CorruptFile, InfrastructureError: As `reserve`; the pointers stay as they were.
+            CorruptFile: The version, or a file of the registry, is damaged; the pointers stay as they were.
+            DeadlineExceeded, InfrastructureError: As `reserve`; the pointers stay as they were.
         """
         with self._locked(f"pin a version of {policy}"):
             version = self.find(policy, number)
+            self.check(policy, version)
             self._point("pin", policy, version, by, pinned=version)
         return version
 
@@ -80,7 +87,7 @@ class Control(Versions):
 
         Args:
             number: None takes the newest one below that served now which is paired with a checkpoint, else the one
-                kept before that served now.
+                kept before that served now; damaged ones are passed over.
             by, note: Who, and why; for those who are held.
             request: Names this call: the same one made again does nothing, though it named no number.
 
@@ -97,6 +104,7 @@ class Control(Versions):
                 what = f"version {pointers.pinned.label} of {policy} is pinned"
                 raise UserError(what, str(self.folder), "unpin it first, or pin another")
             version = self._earlier(policy, served) if number is None else self.find(policy, number)
+            self.check(policy, version)
             held = Held(time.time(), by[:TEXT], note[:TEXT], request[:TEXT])
             self._point("rollback", policy, version, by, note, serving=version, held=held)
         return version
@@ -110,7 +118,7 @@ class Control(Versions):
             UserError, WeightsRefused, DeadlineExceeded, CorruptFile, InfrastructureError: As `pin`.
         """
         with self._locked(f"serve a version of {policy}"):
-            self.find(policy, version.label)
+            self.check(policy, self.find(policy, version.label))
             pointers = self.pointers(policy)
             if pointers.held is not None and pointers.serving != version:
                 raise WeightsHeld(
@@ -180,9 +188,25 @@ class Control(Versions):
         return *self._pointers.stamp(), *versions
 
     def record(self, event: str, policy: str, version: Version | None, **more: Any) -> None:
-        """Add a line to the audit, such as a server's switch; raises as `reserve`."""
-        with self._locked(f"record a {event} of {policy}"):
-            write_audit(self.folder, event, policy, version, sync=False, **more)
+        """Add a line to the audit, such as a server's switch.
+
+        Raises:
+            DeadlineExceeded, InfrastructureError: As `reserve`. The line is kept, as one of at most 256, and written
+                before the next one, or by `catch_up`.
+        """
+        self._unwritten.append((event, policy, version, {"time": time.time(), **more}))
+        self.catch_up()
+
+    @property
+    def behind(self) -> bool:
+        """Whether lines of `record` are still to be written."""
+        return bool(self._unwritten)
+
+    def catch_up(self) -> None:
+        """Write the lines that `record` could not; raises as that does."""
+        if self._unwritten:
+            with self._locked("write down what happened"):
+                self._write_kept()
 
     def audit(self) -> list[dict[str, Any]]:
         """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
@@ -204,7 +228,27 @@ class Control(Versions):
         if not older:
             what = f"no version of {policy} before {served.label} is kept"
             raise UserError(what, str(self.folder), "keep more versions; there is nothing to go back to")
-        return (paired or older)[-1]
+        damage: EmbodiedError | None = None
+        for version in dict.fromkeys([*reversed(paired), *reversed(older)]):
+            try:
+                self.check(policy, version)
+            except (CorruptFile, WeightsRefused) as error:
+                damage = damage or error
+            else:
+                return version
+        assert damage is not None
+        raise damage
+
+    def _audit(self, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
+        """Add a line after those that could not be written before; the caller holds the lock."""
+        self._write_kept()
+        write_audit(self.folder, event, policy, version, sync, **more)
+
+    def _write_kept(self) -> None:
+        while self._unwritten:
+            event, policy, version, more = self._unwritten[0]
+            write_audit(self.folder, event, policy, version, sync=False, **more)
+            self._unwritten.popleft()
 
     def _point(
         self,
@@ -224,7 +268,7 @@ class Control(Versions):
         more: dict[str, Any] = {"by": by[:TEXT], "note": note[:TEXT], "from": wanted.label if wanted else ""}
         if restore:
             more["restore"] = True
-        write_audit(self.folder, event, policy, version, **more)
+        self._audit(event, policy, version, **more)
         self._move(policy, **to)
 
     def _move(self, policy: str, **to: Any) -> Pointers:

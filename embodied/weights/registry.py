@@ -5,7 +5,7 @@ per policy), `slots.json` (the pointers), `audit.jsonl` (what happened). One loc
 the machine; readers take none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
-from embodied.files import atomic_dir, read_sealed, remove, sealed, temporary_name, write_bytes, write_new
-from embodied.weights.audit import write_audit
+from embodied.files import atomic_dir, remove, sealed, temporary_name, write_new
+from embodied.weights.audit import stored
 from embodied.weights.control import Control
 from embodied.weights.manifest import Manifest, Version, check_policy_name
+from embodied.weights.numbers import Numbers
 from embodied.weights.pointers import Held
 from embodied.weights.tensors import write_tensors
 from embodied.weights.versions import MANIFEST, SIGNATURE, TENSORS, Trusted
@@ -88,6 +89,7 @@ class Registry(Control):
         if quota_bytes < 0:
             raise UserError(f"quota_bytes={quota_bytes} is no size", "weights", "give bytes, or 0 for no limit")
         self.keep, self.quota_bytes, self.signer = keep, quota_bytes, signer
+        self._numbers, self._reserved = Numbers(self.folder), dict[str, range]()
 
     def reserve(self, policy: str, count: int = 1) -> int:
         """The first of the policy's next `count` version numbers, from 1, which no one else is or was given.
@@ -96,15 +98,14 @@ class Registry(Control):
 
         Raises:
             DeadlineExceeded: Another process kept the lock; names it.
+            UserError: There are no more numbers.
             CorruptFile: `numbers.json` is damaged.
             InfrastructureError: No disk space; no number was given out.
         """
         check_policy_name(policy)
         with self._locked(f"reserve a version of {policy}"):
-            numbers = self._numbers()
-            number = max(numbers.get(policy, 0), *(v.number for v in self.versions(policy)), 0) + 1
-            self._write_numbers({**numbers, policy: number + count - 1})
-        return number
+            self._reserved[policy] = self._numbers.take(policy, count, self.versions(policy))
+            return self._reserved[policy].start
 
     def publish(
         self,
@@ -117,7 +118,7 @@ class Registry(Control):
     ) -> Manifest:
         """Write a reserved version of a policy; it is the newest, whole, when this returns, and served unless pinned.
 
-        Publishing the same content under the same number again does nothing.
+        Publishing the same content under the same number again does nothing, unless it is damaged: then it is replaced.
 
         Args:
             restored: A hold that asked for a restore; these are the weights of that checkpoint, and end it.
@@ -132,22 +133,28 @@ class Registry(Control):
         with self._locked(f"publish version {number} of {policy}"):
             versions = self.versions(policy)
             self._check_number(manifest, versions)
-            if manifest.version in versions:
-                return self.manifest(policy, number)
-            self._check_not_held(manifest, restored)
             signature = self.signer.sign(manifest) if self.signer else ""
+            if manifest.version in versions:
+                self._mend(manifest, tensors, signature)
+                return self.manifest(policy, number)
+            if number not in self._reserved.get(policy, ()):  # else nobody had it, and no file need be read
+                self._check_content(manifest)
+            self._check_not_held(manifest, restored)
             self._write("publish", manifest, tensors, signature)
+            self._reserved[policy] = range(number + 1, self._reserved.get(policy, range(0)).stop)
             self._advance(policy, versions, manifest.version)
         return manifest
 
     def adopt(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str = "") -> None:
         """Store a version that was made elsewhere, under its own number, which is then never given out here.
 
-        The tensors are those of the manifest: the caller has verified them. Adopting it again does nothing.
+        The tensors are those of the manifest: the caller has verified them. Adopting it again does nothing, unless
+        what is on disk is damaged: then it is replaced.
 
         Raises:
             WeightsHeld: As `publish`.
-            WeightsRefused: The number names, or once named, another content; or the signature is not a trusted one.
+            WeightsRefused: The number names, or once named, another content; or is so large that few would be left;
+                or the signature is not a trusted one.
             DeadlineExceeded, CorruptFile, InfrastructureError: As `reserve`; nothing half-written is left.
         """
         policy, version = manifest.policy, manifest.version
@@ -156,12 +163,14 @@ class Registry(Control):
         with self._locked(f"store version {version.label} of {policy}"):
             versions = self.versions(policy)
             if version in versions:
+                self._mend(manifest, tensors, signature)
                 return
-            self._check_content(manifest, versions)
+            self._check_same(manifest, versions)
+            self._numbers.check_foreign(version, policy)
+            if not self._numbers.fresh(version, policy):
+                self._check_content(manifest)
             self._check_not_held(manifest)
-            numbers = self._numbers()
-            if numbers.get(policy, 0) < version.number:
-                self._write_numbers({**numbers, policy: version.number})
+            self._numbers.leave(policy, version.number, versions)
             self._write("adopt", manifest, tensors, signature)
             self._advance(policy, versions, version)
 
@@ -196,12 +205,25 @@ class Registry(Control):
 
     def _write(self, event: str, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str) -> None:
         more: dict[str, Any] = {"parent": manifest.parent, "bytes": manifest.nbytes, "signed": bool(signature)}
+        aside = temporary_name(self.path(manifest.policy, manifest.version))
         with atomic_dir(self.path(manifest.policy, manifest.version)) as part:
             write_tensors(part / TENSORS, tensors)
             write_new(part / MANIFEST, [sealed(manifest.to_dict())])
             if signature:
                 write_new(part / SIGNATURE, [signature.encode("ascii")])
-            write_audit(self.folder, event, manifest.policy, manifest.version, **more)
+            self._audit(event, manifest.policy, manifest.version, **more)
+            if event == "mend":
+                # As late as can be: a writer killed here leaves no version rather than a damaged one.
+                self.path(manifest.policy, manifest.version).rename(aside)
+        remove(aside)
+        self._remember(manifest.policy, manifest.version, self.state(manifest.policy, manifest.version), None)
+
+    def _mend(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], signature: str) -> None:
+        """Write a version anew whose files are not what they were."""
+        try:
+            self.check(manifest.policy, manifest.version)
+        except (CorruptFile, WeightsRefused):
+            self._write("mend", manifest, tensors, signature)
 
     def _advance(self, policy: str, before: list[Version], version: Version) -> None:
         """A version has come to those before: if it is the newest, what was rolled back to is let go. Delete the
@@ -211,7 +233,7 @@ class Registry(Control):
             pointers = self.pointers(policy)
         except CorruptFile as error:
             # What must be kept is unknown, so all is; the version just published stays published.
-            write_audit(self.folder, "not_pruned", policy, None, why=error.line())
+            self._audit("not_pruned", policy, None, why=error.line())
             return
         if (pointers.serving or pointers.held) and version == versions[-1]:
             pointers = self._move(policy, serving=None, held=None)
@@ -231,17 +253,7 @@ class Registry(Control):
             path.rename(gone)
             remove(gone)
             over -= sizes[version] if self.quota_bytes else 0
-            write_audit(self.folder, "prune", policy, version, sync=False)
-
-    def _numbers(self) -> dict[str, int]:
-        path, fix = self.folder / "numbers.json", "delete it; numbers then go on after the newest version on disk"
-        numbers = read_sealed(path, fix).get("numbers") if path.exists() else {}
-        if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
-            raise CorruptFile("not a table of numbers", str(path), fix)
-        return numbers
-
-    def _write_numbers(self, numbers: Mapping[str, int]) -> None:
-        write_bytes(self.folder / "numbers.json", sealed({"numbers": numbers}))
+            self._audit("prune", policy, version, sync=False)
 
     def _check_not_held(self, manifest: Manifest, restored: Held | None = None) -> None:
         """Raise `WeightsHeld` if publication is stopped; a damaged `slots.json` stops nothing."""
@@ -260,7 +272,7 @@ class Registry(Control):
 
     def _check_number(self, manifest: Manifest, versions: list[Version]) -> None:
         number, where = manifest.number, f"policy {manifest.policy} in {self.folder}"
-        if number > self._numbers().get(manifest.policy, 0):
+        if number > self._numbers.read().get(manifest.policy, 0):
             raise WeightsRefused(f"version {number} was never reserved", where, "call reserve first")
         self._check_same(manifest, versions)
         newest = versions[-1] if versions else Version(0, "")
@@ -269,16 +281,11 @@ class Registry(Control):
                 f"version {number} is older than {newest.label}, already published", where, "reserve anew"
             )
 
-    def _check_content(self, manifest: Manifest, versions: list[Version]) -> None:
-        """Raise unless the number is free for this content: of those that were deleted, the audit knows."""
-        known = versions
-        if versions and manifest.number <= versions[-1].number:
-            lines = [line for line in self.audit() if line.get("policy") == manifest.policy]
-            labels = {str(line.get("version")) for line in lines if line.get("event") in ("publish", "adopt")}
-            known = versions + [Version.parse(label) for label in labels if label.startswith(f"{manifest.number}-")]
-        self._check_same(manifest, known)
+    def _check_content(self, manifest: Manifest) -> None:
+        """Raise unless the number is free for this content, of all that were deleted too."""
+        self._check_same(manifest, stored(self.folder, manifest.policy))
 
-    def _check_same(self, manifest: Manifest, known: list[Version]) -> None:
+    def _check_same(self, manifest: Manifest, known: Iterable[Version]) -> None:
         other = [v for v in known if v.number == manifest.number and v != manifest.version]
         if other:
             raise WeightsRefused(

@@ -16,6 +16,9 @@ LATEST = "latest"
 
 _TRIES = 10
 _SIGNATURE_BYTES = 4096
+_REMEMBERED = 256
+
+State = tuple[tuple[int, int, int], ...]
 
 T = TypeVar("T")
 
@@ -38,6 +41,7 @@ class Versions:
 
     def __init__(self, folder: Path | str, trusted: Trusted | None = None) -> None:
         self.folder, self.trusted = Path(folder), trusted
+        self._found: dict[Path, tuple[State, CorruptFile | None]] = {}
 
     def policies(self) -> list[str]:
         """Names of the policies that have versions, sorted."""
@@ -58,8 +62,25 @@ class Versions:
         return sorted(found)
 
     def has(self, policy: str, version: Version) -> bool:
-        """Whether a version is on disk."""
-        return self.path(policy, version).is_dir()
+        """Whether a version is on disk, and was not found damaged as it is now; nothing is read."""
+        path = self.path(policy, version)
+        state, damage = self._found.get(path, ((), None))
+        return path.is_dir() and (damage is None or state != self.state(policy, version))
+
+    def check(self, policy: str, version: Version) -> None:
+        """Read a version, every byte, unless it has been read here before and its files are the same since.
+
+        Raises as `read`.
+        """
+        state, damage = self._found.get(self.path(policy, version), ((), None))
+        if not state or state != self.state(policy, version):
+            self.read(policy, version.label)
+        elif damage is not None:
+            raise type(damage)(damage.what, damage.where, damage.fix)
+
+    def state(self, policy: str, version: Version) -> State:
+        """Changes with a version's files, as far as a look at the disk can tell."""
+        return tuple(_stat(self.path(policy, version) / name) for name in (MANIFEST, SIGNATURE, TENSORS))
 
     def find(self, policy: str, number: int | str) -> Version:
         """The version with this number or label, or for `latest` the newest.
@@ -143,6 +164,21 @@ class Versions:
             raise CorruptFile("not hex digits", str(path), fix) from None
 
     def _read(self, policy: str, version: Version) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+        state = self.state(policy, version)
+        try:
+            found = self._verified(policy, version)
+        except CorruptFile as error:
+            self._remember(policy, version, state, error)
+            raise
+        self._remember(policy, version, state, None)
+        return found
+
+    def _remember(self, policy: str, version: Version, state: State, damage: CorruptFile | None) -> None:
+        while len(self._found) >= _REMEMBERED:  # several threads do this at once
+            self._found.pop(next(iter(tuple(self._found)), Path()), None)
+        self._found[self.path(policy, version)] = state, damage
+
+    def _verified(self, policy: str, version: Version) -> tuple[Manifest, dict[str, NDArray[Any]]]:
         manifest = self._read_manifest(policy, version)
         if self.trusted is not None:
             self.trusted.check(manifest, self._read_signature(policy, version))
@@ -155,3 +191,11 @@ class Versions:
 
     def _fix(self, policy: str, version: Version) -> str:
         return f"delete {self.path(policy, version)} and use another version"
+
+
+def _stat(path: Path) -> tuple[int, int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from tiny import SPEC, TinyPolicy, observation, tensors
 
-from embodied.errors import EmbodiedError, MessageError, UserError
+from embodied.errors import CorruptFile, EmbodiedError, InfrastructureError, MessageError, UserError
 from embodied.serving.answer import Answer
 from embodied.serving.following import Follower, audited
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
+from embodied.weights import audit
 from embodied.weights.registry import Registry
 from embodied.wire.message import Message
 
@@ -101,7 +102,8 @@ def test_whatever_moves_the_pointers_is_followed(server: Server, tmp_path: Path)
     publish(other)
     assert server.serves(5)
     assert server.follower.status() == {
-        "wanted": server.host.version.label, "pinned": "", "held": None, "kept": 5, "trouble": ""
+        "wanted": server.host.version.label, "newest": server.host.version.label, "pinned": "", "held": None, "kept": 5,
+        "trouble": "",
     }  # fmt: skip
     server.loader.close()
     lines = [line for line in other.audit() if line["event"] == "switch"]
@@ -136,11 +138,11 @@ def test_a_damaged_version_is_said_once_and_left_alone(
     assert server.serves(2)
     file = server.registry.path("tiny", server.registry.find("tiny", 1)) / "model.safetensors"
     whole = file.read_bytes()
+    Registry(tmp_path).pin("tiny", 1)  # not followed yet: the clock stands
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     reads = []
     read = Registry.read
     monkeypatch.setattr(Registry, "read", lambda self, *which: (reads.append(which), read(self, *which))[1])
-    server.registry.pin("tiny", 1)
     server.settle(lambda: bool(server.follower.status()["trouble"]))
     for _ in range(30):
         server.now += 0.2
@@ -151,11 +153,74 @@ def test_a_damaged_version_is_said_once_and_left_alone(
     assert publish(server.registry) == 3
     server.settle(lambda: server.follower.status()["kept"] == 3)
     assert len(reads) == 1, "a publication moves no pointer"
+    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
+        server.registry.pin("tiny", 1)
     file.write_bytes(whole)
+    assert server.serves(1) and server.follower.status()["trouble"] == "", "mended, and no pointer was moved"
     server.registry.unpin("tiny")
-    assert server.serves(3) and server.follower.status()["trouble"] == ""
+    assert server.serves(3)
+
+
+def test_a_damaged_version_is_not_pointed_at(server: Server) -> None:
+    for _ in range(3):
+        publish(server.registry)
+    assert server.serves(3)
+    file = server.registry.path("tiny", server.registry.find("tiny", 2)) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    for id, slot in enumerate(("pinned", "serving")):
+        refused = server.point(id=id, slot=slot, version=2)
+        assert isinstance(refused, CorruptFile) and str(file) in refused.where
+    status = server.follower.status()
+    assert (status["pinned"], status["held"], server.host.version.number) == ("", None, 3)
+    said = server.point(id=9, slot="serving", version=None)
+    assert not isinstance(said, EmbodiedError) and said["wanted"].startswith("1-"), "the damaged one is passed over"
+    assert server.serves(1)
+
+
+def test_pins_and_rollbacks_that_switch_are_said(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        publish(server.registry)
+    assert server.serves(3)
+    labels = {v.number: v.label for v in server.registry.versions("tiny")}
+    server.registry.rollback("tiny")
+    assert server.serves(2)
     server.registry.pin("tiny", 1)
     assert server.serves(1)
+    server.registry.unpin("tiny")
+    server.registry.resume("tiny")
+    assert server.serves(2) and server.serves(publish(server.registry))
+    said = [record.message for record in caplog.records]
+    assert said[:2] == [
+        f"policy tiny: version {labels[2]} instead of {labels[3]} (rollback)",
+        f"policy tiny: version {labels[1]} instead of {labels[2]} (pin)",
+    ]
+    assert len(said) == 3 and labels[2] in said[2], "an unpin goes back to what was rolled back to"
+
+
+def test_switches_a_disk_did_not_take_are_written_later_in_order(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, full = audit.append_line, True
+
+    def append_line(path: Path, line: str, sync: bool = True) -> None:
+        if full and '"switch"' in line:
+            raise InfrastructureError("no disk space", str(path), "free space")
+        record(path, line, sync)
+
+    monkeypatch.setattr(audit, "append_line", append_line)
+    for number in (1, 2, 3):
+        assert publish(Registry(server.registry.folder)) == number and server.serves(number)
+    server.settle(lambda: server.registry.behind)
+    full = False
+    server.settle(lambda: not server.registry.behind)
+    server.registry.pin("tiny", 1)
+    assert server.serves(1)
+    server.loader.close()
+    lines = [line for line in server.registry.audit() if line["event"] in ("switch", "pin")]
+    assert [(line["event"], line["version"][0]) for line in lines] == [
+        ("switch", "1"), ("switch", "2"), ("switch", "3"), ("pin", "1"), ("switch", "1")]  # fmt: skip
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
 
 
 def test_damaged_pointers_leave_what_is_served(server: Server, tmp_path: Path) -> None:

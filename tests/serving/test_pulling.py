@@ -13,6 +13,7 @@ from tiny import SPEC
 from embodied.errors import Busy, InfrastructureError, WeightsRefused
 from embodied.serving.pace import FIRST
 from embodied.weights.manifest import Manifest
+from embodied.weights.registry import Registry
 from embodied.wire.message import Message
 
 
@@ -124,6 +125,59 @@ def test_a_cut_link_loses_nothing_that_arrived(tmp_path: Path) -> None:
     assert this.kept() == [1] and this.puller.status()["state"] == "connected"
     after = this.link.asked - before
     assert sum(size * count for (_, _, size), count in after.items()) <= BYTES + 4 - here
+
+
+def test_a_cut_link_is_said_once_and_so_is_its_return(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    this = edge(tmp_path)
+    version = this.publish(1)
+    this.run(20)
+    assert caplog.messages == []
+    for _ in range(2):
+        caplog.clear()
+        this.link.cut = True
+        this.run(100)
+        this.link.cut = False
+        this.run(20)
+        said = [line for line in caplog.messages if "the link to upstream" in line]
+        assert said == [
+            f"policy tiny: the link to upstream is cut; version {version.label} goes on being served",
+            "policy tiny: the link to upstream is back",
+        ]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
+def test_a_damaged_version_is_fetched_again(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    this = edge(tmp_path)
+    version = this.publish(1)
+    this.run(5)
+    file = this.here.path("tiny", version) / name
+    file.write_bytes(file.read_bytes()[:-9])
+    link = FakeLink(this.offer, this.clock)
+    here = Registry(this.here.folder)
+    again = this._replace(link=link, here=here, puller=puller(tmp_path, link, here, this.clock))
+    again.run(5)
+    np.testing.assert_array_equal(Registry(here.folder).read("tiny", 1)[1]["weight"], tensors(1)["weight"])
+    assert [line["event"] for line in here.audit()] == ["adopt", "mend"] and left(tmp_path) == []
+    assert len([line for line in caplog.messages if "fetched again" in line]) == 1
+    assert again.puller.status()["error"] == "" and again.wanted() == 1
+    file.write_bytes(file.read_bytes()[:-9])
+    again.run(5)
+    assert here.audit()[-1]["event"] == "mend" and here.read("tiny", 1), "found while it runs, too"
+
+
+def test_what_is_here_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    this = edge(tmp_path)
+    reads = []
+    read = Registry.read
+    monkeypatch.setattr(this.here, "read", lambda *which: (reads.append(which), read(this.here, *which))[1])
+    for tag in (1, 2):
+        this.publish(tag)
+        this.run(20)
+    assert this.kept() == [1, 2] and reads == [], "what has just been verified is not read again"
+    here = Registry(this.here.folder)
+    monkeypatch.setattr(here, "read", lambda *which: (reads.append(which), read(here, *which))[1])
+    this._replace(puller=puller(tmp_path, this.link, here, this.clock)).run(20)
+    assert len(reads) == 1
 
 
 def test_a_killed_edge_goes_on_where_it_was(tmp_path: Path) -> None:
