@@ -235,3 +235,29 @@ class PolicySpec:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None
+
+
+def difference(saved: Any, wanted: Any) -> tuple[str, str, str] | None:
+    """The first field in which two specs, as dictionaries, differ: its name and both values, shortened; else None.
+
+    A field that is null counts as missing. Either may come from someone else: plain JSON, of any form.
+    """
+    return None if saved == wanted else _difference(json.loads(json.dumps(saved)), json.loads(json.dumps(wanted)), "")
+
+
+def _difference(saved: Any, wanted: Any, at: str) -> tuple[str, str, str] | None:
+    if isinstance(saved, dict) and isinstance(wanted, dict):
+        pairs = [(f"{at}.{key}" if at else key, saved.get(key), wanted.get(key)) for key in sorted({*saved, *wanted})]
+    elif isinstance(saved, list) and isinstance(wanted, list) and any(isinstance(x, dict) for x in saved + wanted):
+        longer = saved if len(saved) > len(wanted) else wanted
+        names = [str(x.get("name", i) if isinstance(x, dict) else i) for i, x in enumerate(longer)]
+        pad = [None] * len(names)
+        pairs = [(f"{at}[{n}]", a, b) for n, a, b in zip(names, saved + pad, wanted + pad, strict=False)]
+    else:
+        same = saved == wanted or json.dumps(saved) == json.dumps(wanted)  # two NaN are not equal
+        return None if same else (at[:200], _short(saved), _short(wanted))
+    return next((found for name, a, b in pairs if (found := _difference(a, b, name))), None)
+
+
+def _short(value: Any) -> str:
+    return "missing" if value is None else json.dumps(value)[:100]

@@ -25,10 +25,11 @@ class Caller:
     def require(self, role: str, kind: str) -> None:
         """Raise `Unauthorized` unless the caller has a role."""
         if role not in self.roles:
+            roles = [one for one in ROLES if one in self.roles or one == role]  # what is not named is taken away
             raise Unauthorized(
                 f"{self.name} may not send {kind}, which needs the role {role}",
                 "policy server",
-                f"give it the role on the server: embodied keys add FOLDER {self.name} role={role}",
+                f"give it the role on the server: embodied keys add FOLDER {self.name} role={','.join(roles)}",
             )
 
 

@@ -16,6 +16,7 @@ TRANSFERS = 2
 """Versions that may arrive at a time, and so the memory they take in multiples of the policy's."""
 SILENT_S = 600.0
 """A transfer not heard of for so long is dropped, and so is memory kept for the next."""
+_YIELDS_S = 10.0  # silence after which a transfer makes room for any other
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Arriving:
         """The transfer of a version, a new one where there is none.
 
         What it supersedes is dropped: transfers of its sender, of versions older than that served, and if need be the
-        one silent for longest of the older ones.
+        one silent for longest of the older ones and of those silent for 10 s, whose sender may be gone.
 
         Args:
             manifest: Its tensors are laid out as the policy's.
@@ -92,7 +93,12 @@ class Arriving:
             superseded = transfer.session == session or (transfer.manifest.number <= served and not transfer.back)
             if not transfer.working and (superseded or label == manifest.label):
                 self.drop(label)
-        idle = [t for t in self._transfers.values() if not t.working and t.manifest.number < manifest.number]
+        silent = self._clock() - _YIELDS_S
+        idle = [
+            transfer
+            for transfer in self._transfers.values()
+            if not transfer.working and (transfer.manifest.number < manifest.number or transfer.heard <= silent)
+        ]
         if len(self._transfers) >= TRANSFERS and idle:
             self.drop(min(idle, key=lambda transfer: transfer.heard).manifest.label)
         if len(self._transfers) >= TRANSFERS:
@@ -117,6 +123,12 @@ class Arriving:
     def drop(self, label: str) -> None:
         """Forget a transfer; nobody works on its memory any more."""
         self._spare.append(dict(self._transfers.pop(label).inbox.arrays))
+
+    def leave(self, session: str) -> None:
+        """A sender is gone: what it began makes room for any other, but may still be gone on with."""
+        for transfer in self._transfers.values():
+            if transfer.session == session:
+                transfer.heard = min(transfer.heard, self._clock() - _YIELDS_S)
 
     def tick(self) -> None:
         """Drop what has been silent for too long."""

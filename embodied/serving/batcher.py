@@ -140,6 +140,12 @@ class Batcher:
             self._fill([request for request in self._queue if id(request) not in gone])
         return late
 
+    def clear(self) -> list[Request]:
+        """Take out everything."""
+        gone = self._queue
+        self._fill([])
+        return gone
+
     def forget(self, session: Hashable, peer: bytes | None = None) -> int:
         """Take out what a session has asked, over one connection or any; returns how many requests."""
         before = len(self._queue)

@@ -78,8 +78,14 @@ class Desk:
         """The parts' statuses in one dictionary."""
         return {key: value for part in self._parts() for key, value in part.status().items()}
 
-    def close(self) -> None:
-        self.loader.close()
+    def leave(self, session: str) -> None:
+        """A client said goodbye."""
+        if isinstance(self.receiver, Receiver):
+            self.receiver.leave(session)
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        """As `Loader.close`; a second time it does nothing."""
+        self.loader.close(timeout_s)
 
     def _parts(self) -> list[Part]:
         return [part for part in (self.receiver, self.offer, self.follower) if part is not None]

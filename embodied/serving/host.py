@@ -1,5 +1,6 @@
 """One policy and the version of its weights: checks what comes in, decides, stamps, switches. No sockets."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import ActionChunk, Observation, Outcome, Rows
 from embodied.errors import DataError, MessageError, SpecMismatch, UserError, WeightsRefused, nearest
-from embodied.spec import PolicySpec
+from embodied.spec import PolicySpec, difference
 from embodied.weights.manifest import Manifest, Verified, Version
 from policies.base import Mode, Policy
 
 _MODES = ("sample", "mean")
 _VERSIONS_COUNTED = 64
+_NEW_FOLDER = "start the server with a new weights=FOLDER, or without"
+_OTHER_RUN = f"another run's versions are served here: {_NEW_FOLDER}"
+_IF = f"if another run's versions are served here, {_NEW_FOLDER}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class PolicyHost:
         spec = policy.spec
         self._floats = [stream.name for stream in spec.agent.observations if stream.dtype == "float32"]
         self._decided = (spec.chunk, spec.agent.action_dim)
+        self._wanted = json.loads(json.dumps(spec.to_dict()))
         self.outcomes: dict[int, NDArray[np.int64]] = {}
 
     @property
@@ -176,7 +181,7 @@ class PolicyHost:
             back: Take a version older than the one served, as a rollback does.
 
         Raises:
-            WeightsRefused: It is for another policy, stale, or another content under the number served.
+            WeightsRefused: It is for another policy or spec, stale, or another content under the number served.
         """
         where = f"policy {self.spec.name}, push of version {manifest.label}"
         if manifest.policy != self.spec.name:
@@ -184,6 +189,14 @@ class PolicyHost:
                 f"weights of policy {manifest.policy} were pushed to {self.spec.name}",
                 where,
                 "push them to their own server",
+            )
+        found = difference(manifest.spec, self._wanted)
+        if found:
+            field, theirs, ours = found
+            raise WeightsRefused(
+                f"its spec has {field} {theirs}, the policy served has {ours}",
+                where,
+                "publish weights of a policy with the same spec, or start a server with theirs",
             )
         if self._manifest is None:
             return True
@@ -193,12 +206,10 @@ class PolicyHost:
             raise WeightsRefused(
                 f"another content under a served number: version {self.version.label} is served",
                 where,
-                "publish under a number that is higher",
+                _OTHER_RUN,
             )
         if manifest.number < self._manifest.number and not back:
-            raise WeightsRefused(
-                f"stale: version {self.version.label} is served", where, "publish under a number that is higher"
-            )
+            raise WeightsRefused(f"stale: version {self.version.label} is served", where, f"publish the newest; {_IF}")
         return True
 
     def prepare(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Prepared | None:

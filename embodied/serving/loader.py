@@ -10,10 +10,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import Busy, EmbodiedError, InfrastructureError
+from embodied.serving.faults import Faults
 from embodied.serving.host import PolicyHost, Prepared
 from embodied.weights.manifest import Manifest, Version
 
 log = logging.getLogger(__name__)
+faults = Faults(log)
 
 _JOBS = 8
 
@@ -49,6 +51,7 @@ class Loader:
         self._ready: deque[_Job] = deque()
         self._work = threading.Condition()
         self._pending = 0
+        self._at: _Job | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -103,10 +106,12 @@ class Loader:
                 self._work.notify()
             _tell_asker(job, result)
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 3.0) -> None:
         """Finish the job at hand, switch to it, and end the thread; who waits in line is refused. In the serving
-        thread."""
+        thread; a second time it does nothing."""
         with self._work:
+            if self._closed:
+                return
             self._closed = True
             dropped = list(self._jobs)
             self._jobs.clear()
@@ -118,6 +123,9 @@ class Loader:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 log.error("a version is still being loaded after %g s; the server ends without it", timeout_s)
+                self.tick()
+                if self._at is not None:
+                    _tell_asker(self._at, _stopping())
                 return
         self.tick()
         while self._after:
@@ -135,7 +143,9 @@ class Loader:
             if after is not None:
                 self._tell(after)
             elif job is not None:
+                self._at = job
                 self._prepare(job)
+                self._at = None
                 self._ready.append(job)
 
     def _prepare(self, job: _Job) -> None:
@@ -152,21 +162,21 @@ class Loader:
             self._switched(*after)
         except EmbodiedError as error:
             log.error("a switch could not be written down: %s", error.line())
-        except Exception:
-            log.exception("a switch could not be written down")
+        except Exception as error:
+            faults.say("a switch could not be written down", error)
 
 
 def _tell_asker(job: _Job, result: Version | EmbodiedError) -> None:
     try:
         job.done(result)
-    except Exception:
-        log.exception("who asked for a version could not be told")
+    except Exception as error:
+        faults.say("who asked for a version could not be told", error)
 
 
 def _refusal(error: Exception) -> EmbodiedError:
     if isinstance(error, EmbodiedError):
         return error
-    log.error("a version could not be loaded", exc_info=error)
+    faults.say("a version could not be loaded", error)
     return InfrastructureError(f"{type(error).__name__}: {error}", "policy server", "see the server's log")
 
 

@@ -3,11 +3,12 @@
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 _BATCHES = 15
 _FORGET_S = 1.0
+_IDLE_S = 0.1
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -31,8 +32,9 @@ class BatchTime:
     """How long a batch will take, as far as one can tell.
 
     The median of the last batches of about this many rows, so that one slow batch says nothing; halved with every
-    second in which there was none, so that a slow stretch, after which everyone was refused, is tried again. A size
-    that was never seen is taken for the next smaller one that was.
+    second in which there was none, so that a slow stretch, after which everyone was refused, is tried again. If that
+    try is much faster than what is remembered, the slow stretch is over and forgotten. A size that was never seen is
+    taken for the next smaller one that was.
     """
 
     def __init__(self) -> None:
@@ -59,8 +61,11 @@ class _Size:
         self.median, self.at = 0.0, 0.0
 
     def add(self, seconds: float, now: float) -> None:
+        # Without a pause the next batches tell soon enough; after one, each might be the only one for a long time.
+        if now - seconds - self.at >= _IDLE_S and seconds < self.median / 2:
+            self._last.clear()
         self._last.append(seconds)
-        self.median, self.at = median(self._last), now
+        self.median, self.at = median_low(self._last), now  # of few, one slow batch says nothing either
 
 
 class Latency:

@@ -1,6 +1,5 @@
 """One version on its way from an upstream server to this disk."""
 
-import json
 import shutil
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import InfrastructureError, WeightsRefused
-from embodied.spec import PolicySpec
+from embodied.spec import PolicySpec, difference
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.spool import Spool
 from embodied.weights.transfer import views
@@ -29,8 +28,10 @@ def check_fits(manifest: Manifest, spec: PolicySpec, shapes: Shapes) -> None:
     where, fix = f"version {manifest.label} upstream", "restart this edge to take over upstream's policy"
     if manifest.policy != spec.name:
         raise WeightsRefused(f"it is of policy {manifest.policy}, not {spec.name}", where, fix)
-    if _plain(manifest.spec) != _plain(spec.to_dict()):
-        raise WeightsRefused(f"its spec is not the spec of policy {spec.name} here", where, fix)
+    found = difference(manifest.spec, spec.to_dict())
+    if found:
+        field, theirs, ours = found
+        raise WeightsRefused(f"its spec has {field} {theirs}, policy {spec.name} here has {ours}", where, fix)
     for name in sorted(manifest.tensors.keys() ^ shapes.keys()):
         raise WeightsRefused(f"tensor {name} is {'unknown' if name in manifest.tensors else 'missing'}", where, fix)
     for name, tensor in manifest.tensors.items():
@@ -121,7 +122,3 @@ class Pull:
     def discard(self) -> None:
         """Give it up, or the registry has it: remove what is on disk."""
         self._spool.discard()
-
-
-def _plain(spec: Mapping[str, Any]) -> str:
-    return json.dumps(dict(spec), sort_keys=True)

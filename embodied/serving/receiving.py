@@ -91,6 +91,10 @@ class Receiver:
             case _:
                 raise MessageError(f"push does not know {str(op)[:20]!r}", "push", "send begin, chunk or commit")
 
+    def leave(self, session: str) -> None:
+        """A sender said goodbye."""
+        self._arriving.leave(session)
+
     def tick(self) -> None:
         """Drop what has been silent for too long."""
         self._arriving.tick()

@@ -25,7 +25,12 @@ _QUEUE = 64  # messages of one client that wait in either direction
 _LOOK_S = 0.1  # how often a request to stop is looked for
 _AT_ONCE = 64  # messages taken in between two batches, for this long at most
 _AT_ONCE_S = 0.002
+_AT_ONCE_BYTES = 1 << 26
+_MATTERS_S = 0.002  # a batch of less than this makes nobody late
 _DRAIN_S = 5.0
+_CLOSE_S = 3.0  # for versions that are being loaded
+_QUIET_S = 0.05  # a server that ends has answered everyone when nothing came for so long
+_LAST_S = 1.0  # and waits no longer than this for it
 _SNAPSHOT_S = 0.5
 _WARM_ROWS = (1, 8)
 
@@ -119,16 +124,28 @@ class PolicyServer:
         return self.address
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set, then answer what has arrived, say goodbye and close."""
+        """Serve until `stop` is set, then answer what has arrived, refuse what comes later, say goodbye and close."""
         if self._socket is None:
             self.open()
         sock, station, poll = self._socket, self.station, self._poller.poll
         assert sock is not None
+        waited = 0.0
         try:
             while not stop.is_set():
                 poll(_milliseconds(min(station.wait(), _LOOK_S)))
-                self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
-                _send(sock, station.tick())
+                self._take_in(sock, _AT_ONCE, _AT_ONCE_S, waited)
+                began = time.monotonic()
+                replies = station.tick()
+                # What came while a batch was computed may have come when it was begun, and is taken for that old: a
+                # robot is rather told at once that it will be too late than answered too late. Taken off the socket
+                # before any answer is sent, so that who asks because it was answered does not count as having waited.
+                waited = time.monotonic() - began
+                came, more = self._came(sock) if waited >= _MATTERS_S else ([], False)
+                _send(sock, replies)
+                for peer, frames in came:
+                    self._hand(peer, frames, waited)
+                if not more:
+                    waited = 0.0
                 self._look()
             self._drain(sock)
         finally:
@@ -148,8 +165,7 @@ class PolicyServer:
 
     def close(self) -> None:
         """Stop listening; a socket file is removed. Loads that wait are refused."""
-        for desk in self.station.desks.values():
-            desk.close()
+        self._close_desks()
         if self._doorman is not None:
             self._doorman.stop()
         if self._socket is not None:
@@ -160,7 +176,12 @@ class PolicyServer:
             self._context.destroy()
         self._context = self._socket = self._doorman = None
 
-    def _take_in(self, sock: zmq.Socket[bytes], most: int, seconds: float) -> None:
+    def _close_desks(self) -> None:
+        limit = time.monotonic() + _CLOSE_S
+        for desk in self.station.desks.values():
+            desk.close(max(limit - time.monotonic(), 0.1))
+
+    def _take_in(self, sock: zmq.Socket[bytes], most: int, seconds: float, waited: float = 0.0) -> None:
         """Hand what has arrived to the station."""
         limit = time.monotonic() + seconds
         for _ in range(most):
@@ -168,22 +189,44 @@ class PolicyServer:
                 peer, *frames = wire_frames.receive(sock)
             except zmq.Again:
                 return
-            self.station.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames))
+            self._hand(peer, frames, waited)
             if time.monotonic() >= limit:
                 return
+
+    def _hand(self, peer: zmq.Frame, frames: list[zmq.Frame], waited: float) -> None:
+        self.station.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames), waited)
+
+    def _came(self, sock: zmq.Socket[bytes]) -> tuple[list[tuple[zmq.Frame, list[zmq.Frame]]], bool]:
+        """What has arrived, at most `_AT_ONCE` messages, and whether there may be more."""
+        came: list[tuple[zmq.Frame, list[zmq.Frame]]] = []
+        size = 0
+        while len(came) < _AT_ONCE and size < _AT_ONCE_BYTES:
+            if not self._poller.poll(0):
+                return came, False
+            peer, *frames = wire_frames.receive(sock)
+            size += sum(len(frame.buffer) for frame in frames)
+            came.append((peer, frames))
+        return came, True
 
     def _drain(self, sock: zmq.Socket[bytes]) -> None:
         station = self.station
         station.draining = True
         self._look(now=True)
         self._take_in(sock, 1000, _DRAIN_S)
+        station.stopping = True
         limit = time.monotonic() + _DRAIN_S
         while station.waiting and time.monotonic() < limit:
             _send(sock, station.tick(draining=True))
-        for desk in station.desks.values():
-            desk.close()
-        _send(sock, station.tick())
+            self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
+        _send(sock, station.dismiss())
         _send(sock, station.farewell())
+        self._close_desks()
+        limit = time.monotonic() + _LAST_S
+        while True:
+            self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
+            _send(sock, station.tick())
+            if time.monotonic() >= limit or not self._poller.poll(_milliseconds(_QUIET_S)):
+                return
 
     def _look(self, now: bool = False) -> None:
         at = time.monotonic()

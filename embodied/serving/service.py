@@ -20,6 +20,7 @@ from embodied.errors import (
 )
 from embodied.serving.batcher import Batcher, Request
 from embodied.serving.desk import Desk
+from embodied.serving.faults import Faults
 from embodied.serving.host import PolicyHost
 from embodied.serving.meters import BatchTime, Counts, Latency
 from embodied.serving.outbox import Outbox
@@ -34,6 +35,7 @@ from policies.base import Mode
 Form = tuple[Entry, ...]
 
 log = logging.getLogger(__name__)
+faults = Faults(log)
 
 _FORMS = 256  # announcements of `act` found right that are remembered
 _ACTIVE_S = 0.5  # a simulator that asked this recently is waited for
@@ -105,11 +107,12 @@ class Service:
             },
         )
 
-    def enqueue(self, peer: bytes, session: Session, message: Message, form: Form) -> None:
+    def enqueue(self, peer: bytes, session: Session, message: Message, form: Form, waited: float = 0.0) -> None:
         """Queue an `act`.
 
         Args:
             form: The arrays its header announces: what was found right once is not looked at again.
+            waited: Seconds it may have waited before it was looked at; off its deadline.
 
         Raises:
             DeadlineExceeded: Its answer would come too late.
@@ -119,14 +122,14 @@ class Service:
         now, robot = self._clock(), session.kind == ROBOT
         expires = float("inf")
         if message.deadline_ms:
-            left = message.deadline_ms / 1000
+            left = message.deadline_ms / 1000 - waited
             expires = now + left
             rows = message.arrays.get("rows")
             count = rows.shape[-1] if rows is not None and rows.ndim else 1
             takes = self._batcher.wait(count, robot, lambda rows: self._batch_time.estimate(rows, now))
             if takes >= left:
                 self.counts.late += 1
-                raise _late(takes, left)
+                raise _late(takes, left, waited)
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
         self.host.check_finite(seen)
@@ -160,6 +163,11 @@ class Service:
             self._forms.add(form)
         return seen, keys
 
+    def dismiss(self, error: EmbodiedError, retry_s: float) -> None:
+        """Refuse everything that waits."""
+        for request in self._batcher.clear():
+            self.refuse(request.peer, request.id, error, retry_s)
+
     def forget(self, session: Session, peer: bytes | None = None) -> int:
         """Drop what a session asked, over one connection or any; returns how many requests."""
         self._active.pop(session, None)
@@ -178,8 +186,8 @@ class Service:
         before = host.manifest
         try:
             self.desk.tick()
-        except Exception:
-            log.exception("the weights of policy %s could not be looked after", self.name)
+        except Exception as error:
+            faults.say(f"the weights of policy {self.name} could not be looked after", error)
         if host.manifest is not before:
             self.counts.switches += 1
 
@@ -238,7 +246,7 @@ class Service:
             elif isinstance(error, EmbodiedError):
                 self.refuse(batch[0].peer, batch[0].id, error)
             else:
-                log.exception("the policy failed")
+                faults.say(f"policy {self.name} failed", error)
                 self.refuse(batch[0].peer, batch[0].id, unexpected(error, self.name))
             return
         finally:
@@ -267,9 +275,10 @@ def _mode(given: Any) -> Mode:
 
 
 def _late(takes: float, left: float, waited: float = 0.0) -> DeadlineExceeded:
-    waited_words = f" after waiting {waited * 1000:.0f} ms" if waited else ""
+    waited_words = f" after waiting {waited * 1000:.0f} ms" if waited >= 0.0005 else ""
     return DeadlineExceeded(
-        f"the answer would take about {takes * 1000:.0f} ms and its deadline is in {left * 1000:.0f} ms{waited_words}",
+        f"the answer would take about {takes * 1000:.0f} ms and its deadline is in {max(left, 0) * 1000:.0f} ms"
+        f"{waited_words}",
         "policy server",
         "allow more time, or ask a less busy server",
     )

@@ -9,6 +9,7 @@ from embodied.errors import Busy, EmbodiedError, MessageError, Unauthorized, Use
 from embodied.serving.answer import Answer, Caller
 from embodied.serving.batcher import Batcher
 from embodied.serving.desk import Desk
+from embodied.serving.faults import Faults
 from embodied.serving.limits import Rates
 from embodied.serving.meters import Counts
 from embodied.serving.outbox import Outbox, Reply
@@ -18,10 +19,15 @@ from embodied.wire.key_files import ACT, ADMINISTER, PUSH
 from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
 
 log = logging.getLogger(__name__)
+faults = Faults(log)
 
 _MAX_SESSIONS = 1024
+_SUCCESSOR_S = 0.5  # when whoever asked a server that ends should ask again
 _LOADING_WAIT_S = 0.001  # how long a version that has been loaded waits for its switch
 _VIEW_BYTES = 1 << 16  # larger arrays stay where the socket put them until a batch copies them
+
+_GREEDY = ("this client sends more than its share", "ask more slowly")
+_STOPPING = ("the server is stopping", "ask its successor, or another server")
 
 LOCAL = Caller()
 
@@ -50,6 +56,7 @@ class ServerStation:
 
     Attributes:
         draining: Whether the server is about to end.
+        stopping: Whether it answers only what it has taken in before, and refuses the rest.
     """
 
     def __init__(
@@ -67,7 +74,7 @@ class ServerStation:
     ) -> None:
         if not desks:
             raise UserError("a server without a policy", "policy server", "give it one")
-        self.draining = False
+        self.draining = self.stopping = False
         self._outbox, self._limits, self._clock, self._heartbeat_s = Outbox(limits), limits, clock, heartbeat_s
         self._services = {
             name: Service(name, desk, Batcher(max_wait_s, max_rows, max_requests), self._outbox, clock)
@@ -104,13 +111,14 @@ class ServerStation:
         """When the batch that is being computed was begun, None between batches. Any thread may look."""
         return next((s.computing_since for s in self._services.values() if s.computing_since is not None), None)
 
-    def handle(self, peer: bytes, frames: Sequence[Buffer], caller: Caller | None = LOCAL) -> None:
+    def handle(self, peer: bytes, frames: Sequence[Buffer], caller: Caller | None = LOCAL, waited: float = 0.0) -> None:
         """Take in one message. Whatever is wrong with it is answered with one `error`, never raised.
 
         Args:
             peer: The connection it came over, to which the answer goes.
             frames: Its frames; large ones are looked at until their batch has been computed.
             caller: Who sent it; None for one whose key is not, or no longer, known.
+            waited: Seconds for which it may have been here already.
         """
         id, service = 0, None
         try:
@@ -121,15 +129,17 @@ class ServerStation:
             id = message.id
             _authorize(caller, message.kind)
             assert caller is not None
+            if self.stopping and message.kind not in ("heartbeat", "bye"):
+                raise _Pressed(_STOPPING, _SUCCESSOR_S)
             self._charge(peer, message.kind, frames)
             service = self._find(message)
             decode_arrays(header, frames[1:], _VIEW_BYTES)
             session = self._sessions.hear(peer, caller.name, message.session, self._clock())
-            self._dispatch(peer, session, message, header.arrays, caller, service)
+            self._dispatch(peer, session, message, header.arrays, waited, service)
         except EmbodiedError as error:
             self._refuse(peer, id, error, service)
         except Exception as error:
-            log.exception("a message could not be handled")
+            faults.say("a message could not be handled", error)
             self._refuse(peer, id, unexpected(error, service.name if service else ", ".join(self._services)), service)
 
     def tick(self, draining: bool = False) -> list[Reply]:
@@ -158,6 +168,12 @@ class ServerStation:
         due = min(service.due(now) for service in self._services.values())
         longest = _LOADING_WAIT_S if self.loading else self._heartbeat_s
         return min(max(due - now, 0.0), longest)
+
+    def dismiss(self) -> list[Reply]:
+        """Refuse everything that waits."""
+        for service in self._services.values():
+            service.dismiss(_Pressed(_STOPPING, _SUCCESSOR_S), _SUCCESSOR_S)
+        return self._outbox.take()
 
     def farewell(self) -> list[Reply]:
         """A `bye` for every session."""
@@ -194,7 +210,7 @@ class ServerStation:
         size = 0 if kind == "push" else sum(map(len, frames))
         wait = self._sessions.charge(peer, size, self._clock())
         if wait:
-            raise _Pressed(wait)
+            raise _Pressed(_GREEDY, wait)
 
     def _find(self, message: Message) -> Service | None:
         """Whom a message concerns: nobody in particular, for one about the session."""
@@ -223,18 +239,19 @@ class ServerStation:
         )
 
     def _dispatch(
-        self, peer: bytes, session: Session, message: Message, form: Form, caller: Caller, service: Service | None
+        self, peer: bytes, session: Session, message: Message, form: Form, waited: float, service: Service | None
     ) -> None:
         _learn_kind(session, message)
         if service is None:
             if message.kind == "bye":
                 for one in self._services.values():
                     one.forget(session, peer)
+                    one.desk.leave(session.label)
                 self._sessions.forget(session)
             return
         match message.kind:
             case "act":
-                service.enqueue(peer, session, message, form)
+                service.enqueue(peer, session, message, form, waited)
             case "hello":
                 service.greet(peer, session, message)
             case "outcome":
@@ -270,17 +287,20 @@ class ServerStation:
 
 
 class _Pressed(Busy):
-    """A connection that sends more than its share."""
+    """Busy for a time that is known."""
 
-    def __init__(self, wait_s: float) -> None:
-        super().__init__("this client sends more than its share", "policy server", "ask more slowly")
+    def __init__(self, why: tuple[str, str], wait_s: float) -> None:
+        what, fix = why
+        super().__init__(what, "policy server", fix)
         self.wait_s = wait_s
 
 
 def _authorize(caller: Caller | None, kind: str) -> None:
     if caller is None:
         raise Unauthorized(
-            "this key is not let in any more", "policy server", "have it added on the server: embodied keys add"
+            "this key is not let in any more",
+            "policy server",
+            "have it added on the server: embodied keys add FOLDER NAME role=ROLES",
         )
     role = _ROLES.get(kind)
     if role is not None:
