@@ -117,8 +117,8 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
     Args:
         header: Of the message.
         frames: Its arrays.
-        view_bytes: Arrays of this size and more, and above `SMALL`, are read-only views of their frames where they are
-            aligned, for a receiver that copies them anyway. None copies all.
+        view_bytes: Arrays of this size and more, and above `SMALL`, are views of their frames where they are aligned,
+            for a receiver that has the frames to itself. None copies all.
     """
     arrays = dict[str, NDArray[Any]]()
     layout, where = _layout(header.arrays), _where(header.message)
@@ -142,9 +142,7 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
                 f"array {name} has {given} bytes, {dtype.name} {shape} needs {size}", where, "send whole arrays"
             )
         array = np.ndarray(shape, dtype, frame)
-        if view_bytes is not None and size >= view_bytes and array.flags.aligned:
-            array.flags.writeable = False
-        else:
+        if view_bytes is None or size < view_bytes or not array.flags.aligned:
             array = array.copy()
         arrays[name] = array
     for name in layout.bools:
