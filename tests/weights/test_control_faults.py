@@ -140,7 +140,7 @@ def work(folder: Path) -> None:
 
     step(lambda: None, state(registry))
     first = registry.reserve("mlp")
-    if first > 1:
+    if registry.versions("mlp"):
         step(lambda: registry.resume("mlp"), f"{wanted(registry)} False")
         serving = registry.pointers("mlp").serving
         step(lambda: registry.unpin("mlp"), f"{(serving or registry.find('mlp', 'latest')).number} False")

@@ -1,0 +1,104 @@
+"""Versions that are damaged on disk: never pointed at, known from those that are whole, replaced by the right bytes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied.errors import CorruptFile, InfrastructureError
+from embodied.files import TEMPORARY
+from embodied.weights import registry as registry_module
+from embodied.weights.pointers import Pointers
+from embodied.weights.registry import Registry
+
+SPEC = {"name": "mlp", "chunk": 2}
+FILES = ["manifest.json", "model.safetensors"]
+
+
+def tensors(value: float) -> dict[str, np.ndarray]:
+    return {"weight": np.full((4, 3), value, np.float32)}
+
+
+def publish(registry: Registry, count: int = 1) -> int:
+    for _ in range(count):
+        number = registry.reserve("mlp")
+        registry.publish("mlp", number, tensors(number), SPEC)
+    return number
+
+
+def damage(registry: Registry, number: int, name: str = "model.safetensors") -> None:
+    file = registry.path("mlp", registry.find("mlp", number)) / name
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_pointer_moves_to_a_damaged_version(tmp_path: Path, name: str) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 4)
+    damage(registry, 3, name)
+    third = registry.find("mlp", 3)
+    for move in (lambda: registry.pin("mlp", 3), lambda: registry.rollback("mlp", 3),
+                 lambda: registry.serve("mlp", third)):  # fmt: skip
+        with pytest.raises(CorruptFile, match=name):
+            move()
+    assert registry.pointers("mlp") == Pointers() and registry.audit()[-1]["event"] == "publish"
+    registry.pair("mlp", {3: 10})
+    assert registry.rollback("mlp").number == 2, "a damaged one is passed over, with a checkpoint or without"
+    damage(registry, 1)
+    with pytest.raises(CorruptFile, match="1-"):
+        registry.rollback("mlp")
+    assert registry.pointers("mlp").serving == registry.find("mlp", 2)
+
+
+def test_what_was_read_is_read_again_only_after_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(Registry(tmp_path))
+    registry, reads = Registry(tmp_path), []
+    version, read = registry.find("mlp", 1), registry.read
+    monkeypatch.setattr(registry, "read", lambda *which: (reads.append(which), read(*which))[1])
+    for _ in range(3):
+        registry.check("mlp", version)
+    assert len(reads) == 1 and registry.has("mlp", version)
+    damage(registry, 1)
+    assert registry.has("mlp", version), "nobody has looked"
+    for _ in range(3):
+        with pytest.raises(CorruptFile):
+            registry.check("mlp", version)
+    assert len(reads) == 2 and not registry.has("mlp", version)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("again", ["adopt", "publish"])
+def test_a_damaged_version_is_mended_by_who_has_its_bytes(tmp_path: Path, name: str, again: str) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 3)
+    registry.pin("mlp", 2)
+    manifest, content = registry.read("mlp", 2)
+    registry.adopt(manifest, content)
+    damage(registry, 2, name)
+    if again == "adopt":
+        registry.adopt(manifest, content)
+    else:
+        registry.publish("mlp", 2, content, SPEC)
+    assert Registry(tmp_path).read("mlp", 2)[1]["weight"][0, 0] == 2 and registry.has("mlp", manifest.version)
+    assert [line["event"] for line in registry.audit()][3:] == ["pin", "mend"]
+    assert registry.wanted("mlp") == manifest.version and not list(tmp_path.rglob(f"{TEMPORARY}*"))
+    assert len(registry.versions("mlp")) == 3
+
+
+def test_a_mend_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 2)
+    manifest, content = registry.read("mlp", 1)
+    damage(registry, 1)
+
+    def full(path: Path, *_: object) -> None:
+        raise InfrastructureError("no disk space", str(path), "free space")
+
+    monkeypatch.setattr(registry_module, "write_tensors", full)
+    with pytest.raises(InfrastructureError):
+        registry.adopt(manifest, content)
+    assert manifest.version in registry.versions("mlp") and not list(tmp_path.rglob(f"{TEMPORARY}*"))
+    monkeypatch.undo()
+    registry.rollback("mlp", 2)
+    registry.adopt(manifest, content)
+    assert registry.read("mlp", 1), "a hold is no reason to keep damage"
