@@ -138,6 +138,30 @@ def test_an_edge_serves_on_when_its_upstream_is_gone(root: Path) -> None:
             assert Robot(edge).version() == 2
 
 
+def test_a_damaged_version_keeps_no_server_from_starting(root: Path) -> None:
+    [newest] = (root / "runs" / "a" / "weights" / "mlp").glob("3-*")
+    tensors = newest / "model.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-4])
+    address = f"ipc://{root}/policy"
+    with serving("run=a", f"address={address}", folder=root):
+        assert Robot(address).version() == 2
+    audit = (root / "runs" / "a" / "weights" / "audit.jsonl").read_text()
+    assert '"why": "start"' in audit.splitlines()[-1]
+
+
+def test_any_policy_and_any_server_are_measured_without_a_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(root)
+    words = ["eval", "run=null", "task=reach", "episodes=4", "threads=1"]
+    assert run(words) == 0
+    assert "reach: success" in (inline := capsys.readouterr().out) and "versions 0" in inline
+    address = f"ipc://{root}/policy"
+    with serving("run=a", f"address={address}", folder=root):
+        assert run([*words, "serve=remote", f"serve.address={address}", "serve.timeout_s=60"]) == 0
+    assert "versions 3" in capsys.readouterr().out
+
+
 def test_keys_roles_and_several_policies(root: Path) -> None:
     shutil.copytree(root / "runs" / "a", root / "runs" / "b")
     for words in (
@@ -174,6 +198,7 @@ def test_keys_roles_and_several_policies(root: Path) -> None:
         (["run=a", "keys=nowhere"], "nowhere"),
         (["policies={left: a, right: zzz}"], "no run zzz"),
         (["run=a", "max_rows=0"], "max_rows"),
+        (["run=a", "task=reach"], "run=null"),
     ],
 )
 def test_a_mistake_in_serving_gets_one_line(

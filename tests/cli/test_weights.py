@@ -47,14 +47,14 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
     rows = [json.loads(line) for line in said(capsys, "ls", at, "--json").splitlines()]
     assert [(row["number"], row["serving"], row["checkpoint"]) for row in rows] == [
         (1, False, None), (2, False, 10), (3, False, 20), (4, True, None)]  # fmt: skip
-    assert f"version {label[2]} is served, before {label[4]}, and pinned" in said(capsys, "pin", "2", at)
+    assert f"version {label[2]} is wanted instead of {label[4]}, and pinned" in said(capsys, "pin", "2", at)
     with pytest.raises(UserError, match=r"is pinned.*unpin it first"):
         weights.main(["rollback", at])
-    assert f"version {label[4]} is served, before {label[2]}" in said(capsys, "unpin", at)
+    assert f"version {label[4]} is wanted instead of {label[2]}" in said(capsys, "unpin", at)
     assert "nothing was pinned" in said(capsys, "unpin", at)
     assert "nothing was held" in said(capsys, "resume", at)
     back = said(capsys, "rollback", at, "note=it drops the cube")
-    assert f"version {label[3]} is served, before {label[4]}; learners wait" in back
+    assert f"version {label[3]} is wanted instead of {label[4]}; learners wait" in back
     assert f"`embodied weights resume {at}` goes on" in back and "restore=true" in back
     status = said(capsys, "status", at)
     assert f"wanted:  {label[3]}" in status and f"newest:  {label[4]}" in status and "pinned:  no" in status
