@@ -140,8 +140,8 @@ def _move(place: Place, asked: Asked) -> State:
 
 
 def _said(place: Place, asked: Asked, before: State, state: State) -> str:
-    policy, wanted, was = state["policy"], state["wanted"], before["wanted"]
-    served = f"{policy}: version {wanted} is served" + (f", before {was}" if was not in ("", wanted) else "")
+    policy, wanted, was = state["policy"], state["wanted"], before[place.verb]
+    served = f"{policy}: version {wanted} is {place.verb}" + (f" instead of {was}" if was not in ("", wanted) else "")
     resume = f"`embodied weights resume {place.words}`"
     match asked.action:
         case "pin":
@@ -155,9 +155,10 @@ def _said(place: Place, asked: Asked, before: State, state: State) -> str:
         return f"{served}; nothing was held"
     if asked.options["restore"] == "true":
         return f"{served} until the learner has gone back to the checkpoint of step {place.restorable()}"
-    return f"{served} until the next one is published, which may now be" + (
-        f"; it stays pinned, `embodied weights unpin {place.words}` lets it go" if state["pinned"] else ""
-    )
+    if state["pinned"]:
+        return f"{served}; learners go on; it stays pinned, `embodied weights unpin {place.words}` lets it go"
+    other = f"`embodied weights pin N {place.words}` serves another one meanwhile"
+    return f"{served} until the next one is published, which may now be; {other}"
 
 
 def _show_entries(entries: Sequence[Entry], as_json: bool) -> None:
@@ -201,16 +202,42 @@ def _show_state(place: Place, state: State) -> None:
     restores = "; the learner is to restore its checkpoint" if held and held.restore else ""
     lines = {
         "policy": state["policy"],
-        "wanted": state["wanted"] or "none yet",
+        "wanted": (state["wanted"] or "none yet") + _older(state),
         "pinned": state["pinned"] or "no",
         "held": f"{held}{restores}; `embodied weights resume {place.words}` goes on" if held else "no",
         **{name: state[name] for name in ("served", "newest", "kept", "trouble") if state.get(name)},
     }
     print("\n".join(f"{name + ':':<9}{value}" for name, value in lines.items()))
+    if isinstance(state.get("upstream"), dict):
+        print(f"upstream: {_upstream(state['upstream'])}")
     for follower in _followers(state.get("followers")):
         print(f"follower {follower}")
     for line in state.get("audit", ()):
         print(_event(line))
+
+
+def _older(state: State) -> str:
+    """Why what is wanted is not the newest, where no pin says it."""
+    newest = state.get("newest")
+    if state["pinned"] or not state["wanted"] or not newest or state["wanted"] == newest:
+        return ""
+    return f" ({'older, as upstream wants' if state.get('upstream') else 'rolled back'}; newest is {newest})"
+
+
+def _upstream(told: dict[str, Any]) -> str:
+    """What an edge's status says of its link."""
+    words = [f"{told.get('address', '?')} {told.get('state', '?')}"]
+    if told.get("state") == "cut" or not told.get("wanted"):
+        words.append(f"silent for {told.get('silent_s', '?')} s")
+    if told.get("wanted"):
+        words.append(f"wants {told['wanted']}")
+    pulling = told.get("pulling")
+    if isinstance(pulling, dict):
+        done, size, rate = (float(pulling.get(name, 0)) for name in ("bytes", "of", "mbit_s"))
+        words.append(f"fetching {pulling.get('version')}: {done / 1e6:.1f} of {size / 1e6:.1f} MB at {rate:g} Mbit/s")
+    if told.get("error"):
+        words.append(f"last error: {told['error']}")
+    return ", ".join(words)
 
 
 def _followers(found: Any) -> list[str]:

@@ -1,13 +1,14 @@
 """Where `embodied weights` moves pointers: a registry on this disk, or the one behind a policy server."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from omegaconf import OmegaConf
 
-from embodied.errors import ConfigError, EmbodiedError, MessageError, UserError, nearest
+from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, MessageError, UserError, nearest
 from embodied.runtime.run_folder import resolve
 from embodied.runtime.settings import saved_config
 from embodied.weights.pointers import BY_SERVER
@@ -18,10 +19,18 @@ State = dict[str, Any]
 """`policy`, `wanted`, `pinned` (labels, empty for none), `held` (null or a hold's fields), and what the place knows."""
 
 _LINES = 10
+_SWITCH_S = 5.0
+_LOOK_S = 0.05
 
 
 class Place(Protocol):
-    """Versions and their pointers. Every move returns the state then; all raise `EmbodiedError`s."""
+    """Versions and their pointers. Every move returns the state then; all raise `EmbodiedError`s.
+
+    Attributes:
+        verb: What a version is said to be once the pointers are at it: `served` where that was seen.
+    """
+
+    verb: str
 
     @property
     def words(self) -> str:
@@ -55,6 +64,7 @@ class OnDisk:
     policy: str
     words: str
     run: Path | None = None
+    verb = "wanted"
 
     @classmethod
     def of(cls, run: str, runs: str, weights: str, policy: str) -> Self:
@@ -138,21 +148,34 @@ class OnDisk:
 
 
 class OnServer:
-    """One policy of a policy server, and the registry behind it.
+    """One policy of a policy server, and the registry behind it. A move returns once the server serves what is wanted.
 
     Args:
         address, keys: As for `Requester`.
         policy: Its name; may be empty where the server has one.
         timeout_s: Seconds to wait for each answer.
+        switch_s: Seconds a server has for a switch before a move is an error.
 
     Raises:
         UserError: The address is malformed, or beyond this machine without keys.
+        InfrastructureError: There is no such socket on this machine.
     """
 
-    def __init__(self, address: str, keys: str | None, policy: str, timeout_s: float) -> None:
+    verb = "served"
+
+    def __init__(
+        self, address: str, keys: str | None, policy: str, timeout_s: float, switch_s: float = _SWITCH_S
+    ) -> None:
+        self._switch_s = switch_s
         self._asker = Requester(address, "policy server", timeout_s=timeout_s, keys=keys)
         self._policy = policy
         self.words = f"address={address}" + (f" keys={keys}" if keys else "") + (f" policy={policy}" if policy else "")
+        path = address.removeprefix("ipc://")
+        if path != address and not path.startswith("@") and not Path(path).exists():
+            self._asker.close()
+            raise InfrastructureError(
+                "no server is here: there is no such socket", address, "start one, or give the address it prints"
+            )
 
     def entries(self) -> list[Entry]:
         raise ConfigError("a server lists no versions", "address", "give run=NAME or weights=FOLDER on its machine")
@@ -162,7 +185,7 @@ class OnServer:
         if not {"policy", "number", "hash"} <= told.keys():
             raise MessageError("a status without policy, number and hash", self.words, "run the same version")
         served = f"{told['number']}-{told['hash']}" if told["hash"] else "its initial weights"
-        return {"wanted": "", "pinned": "", "held": None, **told, "served": served}
+        return {"wanted": "", "pinned": "", "held": None, "trouble": "", **told, "served": served}
 
     def restorable(self) -> int | None:
         return None
@@ -184,5 +207,19 @@ class OnServer:
 
     def _point(self, slot: str, version: int | str | None, by: str, note: str = "") -> State:
         body = {"slot": slot, "version": version, "note": note, "by": by}
-        moved = self._asker.request("point", policy=self._policy, body=body).body
-        return {**self.state(), **moved}
+        before = self.state()["trouble"]
+        self._asker.request("point", policy=self._policy, body=body)
+        end = time.monotonic() + self._switch_s
+        while True:
+            state = self.state()
+            if state["wanted"] in ("", state["served"]):
+                return state
+            trouble = state["trouble"]
+            if time.monotonic() >= end or (trouble and trouble != before):
+                break
+            time.sleep(_LOOK_S)
+        raise InfrastructureError(
+            f"pointers moved, but the server still serves {state['served']}: {trouble or 'it is still loading'}",
+            self.words,
+            f"`embodied weights status {self.words}` says how it goes on",
+        )

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,15 @@ from command import SMALL, embodied, one_line, start
 
 from embodied.buffer.consumed import read_consumed
 from embodied.cli import weights
+from embodied.cli.weights_places import OnServer
 from embodied.client import RemoteClient
-from embodied.errors import UserError, WeightsHeld
+from embodied.errors import CorruptFile, InfrastructureError, UserError, WeightsHeld
 from embodied.monitor.metrics import read_metrics
+from embodied.serving.edge import Upstream
+from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
+from embodied.wire.endpoint import Requester
+from embodied.wire.message import Message
 
 
 def publish(registry: Registry, count: int = 1, policy: str = "mlp") -> None:
@@ -57,7 +63,8 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
     assert f"version {label[3]} is wanted instead of {label[4]}; learners wait" in back
     assert f"`embodied weights resume {at}` goes on" in back and "restore=true" in back
     status = said(capsys, "status", at)
-    assert f"wanted:  {label[3]}" in status and f"newest:  {label[4]}" in status and "pinned:  no" in status
+    assert f"wanted:  {label[3]} (rolled back; newest is {label[4]})" in status and "pinned:  no" in status
+    assert f"newest:  {label[4]}" in status
     assert f"by {getpass.getuser()}@" in status and "it drops the cube" in status
     assert f"rollback  {label[3]}, from {label[4]}" in status and status.count("\n") == 6 + 7
     state = json.loads(said(capsys, "status", at, "--json"))
@@ -65,12 +72,58 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
     assert [line["event"] for line in state["audit"]][-3:] == ["pin", "unpin", "rollback"]
     assert "checkpoint of step 20" in said(capsys, "resume", at, "restore=true")
     assert "learner is to restore" in said(capsys, "status", at)
-    assert "until the next one is published" in said(capsys, "resume", at)
+    on = said(capsys, "resume", at)
+    assert "until the next one is published" in on and f"`embodied weights pin N {at}` serves another one" in on
     assert said(capsys, "--help").startswith("embodied weights ls|status|pin")
     damaged = Registry(folder).path("mlp", Registry(folder).find("mlp", 1)) / "manifest.json"
     damaged.write_text("{")
     listed = said(capsys, "ls", at)
     assert "damaged" in listed and str(damaged) in listed
+
+
+def test_a_damaged_version_is_not_pinned(folder: Path, tmp_path: Path) -> None:
+    file = Registry(folder).path("mlp", Registry(folder).find("mlp", 2)) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    for action in ("pin", "rollback"):
+        line = one_line(embodied("weights", action, "2", f"weights={folder}", folder=tmp_path), status=3)
+        assert str(file) in line and "use another version" in line
+    assert not (folder / "slots.json").read_text().count("pinned") and Registry(folder).held("mlp") is None
+
+
+def test_no_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Requester, "request", lambda *_, **__: pytest.fail("it is asked"))
+    with pytest.raises(InfrastructureError, match=r"there is no such socket \(ipc://.*none\)") as caught:
+        weights.main(["status", f"address=ipc://{tmp_path}/none"])
+    assert caught.value.exit_status == 3
+
+
+def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"ipc://{tmp_path}/up"
+    told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "wanted": "20-ab12cd34ef56", "handed_out": 7,
+            "newest": "21-ab12cd34ef56", "upstream": Upstream(address, tmp_path).status()["upstream"]}  # fmt: skip
+    (tmp_path / "edge").touch()
+    place = OnServer(f"ipc://{tmp_path}/edge", None, "", 1.0)
+    pulling = {"version": "22-ab12cd34ef56", "bytes": 1_500_000, "of": 4_000_000, "mbit_s": 2.5}
+    linked = {
+        "address": address,
+        "state": "connected",
+        "silent_s": 0.3,
+        "wanted": "22-ab12cd34ef56",
+        "error": "no room",
+    }
+    cut = {**linked, "state": "cut", "silent_s": 71.0, "error": ""}
+    for upstream, expected in (
+        ({}, f"upstream: {address} cut, silent for ? s"),
+        ({**linked, "pulling": pulling}, f"upstream: {address} connected, wants 22-ab12cd34ef56, fetching "
+         "22-ab12cd34ef56: 1.5 of 4.0 MB at 2.5 Mbit/s, last error: no room"),
+        (cut, f"upstream: {address} cut, silent for 71.0 s, wants 22-ab12cd34ef56"),
+    ):  # fmt: skip
+        state = {**told, "upstream": upstream or told["upstream"]}
+        place._asker.request = lambda *_, state=state, **__: Message("status", 1, body=state)  # type: ignore[method-assign]
+        weights._show_state(place, place.state())
+        shown = capsys.readouterr().out
+        assert expected in shown.splitlines() and "handed_out" not in shown
+        assert "wanted:  20-ab12cd34ef56 (older, as upstream wants; newest is 21-ab12cd34ef56)" in shown
 
 
 @pytest.mark.parametrize(
@@ -282,10 +335,28 @@ def test_a_server_is_moved_from_afar(far: Far, capsys: pytest.CaptureFixture[str
         tensors = {name: np.full(layout[name].shape, number / 10, layout[name].dtype) for name in layout}
         manifest = source.publish(policy, source.reserve(policy), tensors, far.spec.to_dict())
         assert far.client.push(manifest, tensors) == manifest.version
+    labels = {version.number: version.label for version in far.registry.versions(policy)}
+    capsys.readouterr()
     far.move("pin", "2")
-    far.serves(2)
+    assert far.client.version()[0] == 2, "it is served as the command returns"
+    assert f"version {labels[2]} is served instead of {labels[4]}, and pinned" in capsys.readouterr().out
     far.move("unpin")
-    far.serves(4)
+    assert far.client.version()[0] == 4
+    unfit = Manifest.of(policy, 1, {"w": np.zeros(2, np.float32)}, far.spec.to_dict())
+    kept = far.registry.path(policy, far.registry.find(policy, 1))
+    (kept / "model.safetensors").rename(tmp_path / "aside")
+    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
+        far.move("pin", "1")
+    (tmp_path / "aside").rename(kept / "model.safetensors")
+    shutil.move(kept, tmp_path / "first")
+    (far.registry.folder / "audit.jsonl").rename(tmp_path / "audit")
+    far.registry.adopt(unfit, {"w": np.zeros(2, np.float32)})
+    (tmp_path / "audit").rename(far.registry.folder / "audit.jsonl")
+    with pytest.raises(InfrastructureError, match=rf"pointers moved, but the server still serves {labels[4]}: .*w"):
+        far.move("pin", "1")
+    far.move("unpin")
+    shutil.rmtree(far.registry.path(policy, unfit.version))
+    shutil.move(tmp_path / "first", kept)
     far.move("rollback", "note=why")
     held = far.registry.held(policy)
     assert held is not None and held.note == "why" and getpass.getuser() in held.by
