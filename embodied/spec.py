@@ -254,7 +254,9 @@ def _difference(saved: Any, wanted: Any, at: str) -> tuple[str, str, str] | None
         pad = [None] * len(names)
         pairs = [(f"{at}[{n}]", a, b) for n, a, b in zip(names, saved + pad, wanted + pad, strict=False)]
     else:
-        same = saved == wanted or json.dumps(saved) == json.dumps(wanted)  # two NaN are not equal
+        same = saved == wanted or json.dumps(saved, sort_keys=True) == json.dumps(
+            wanted, sort_keys=True
+        )  # two NaN are not equal
         return None if same else (at[:200], _short(saved), _short(wanted))
     return next((found for name, a, b in pairs if (found := _difference(a, b, name))), None)
 

@@ -1,3 +1,4 @@
+import json
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.errors import MessageError, SpecMismatch
-from embodied.spec import CLIENT_STREAMS, ROTATIONS, STREAM_DTYPES, AgentSpec, BodySpec, PolicySpec, Stream, match
+from embodied.spec import (
+    CLIENT_STREAMS,
+    ROTATIONS,
+    STREAM_DTYPES,
+    AgentSpec,
+    BodySpec,
+    PolicySpec,
+    Stream,
+    difference,
+    match,
+)
 
 names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
 streams = st.builds(
@@ -150,3 +161,18 @@ def test_streams_that_the_client_fills_are_not_asked_of_the_body() -> None:
     agent = AgentSpec((Stream("x", (1,)), *own), (Stream("a", (1,)),))
     body = BodySpec("t", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("a", (1,)),))}, 20.0)
     PolicySpec("p", agent).check_body(body)
+
+
+JSON = st.recursive(
+    st.integers(-3, 3) | st.text(max_size=2) | st.just(float("nan")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=1), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+def test_a_difference_is_found_where_there_is_one(one: Any, two: Any) -> None:
+    assert difference(one, json.loads(json.dumps(one))) is None
+    found = difference(one, two)
+    assert (found is None) == (json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True))
+    assert (difference(two, one) is None) == (found is None)

@@ -1,3 +1,6 @@
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 from tiny import SPEC, TinyPolicy, manifest, observation, same, tensors
@@ -43,6 +46,39 @@ def test_weights_of_another_policy_partial_altered_or_unfit() -> None:
             host.switch(said, sent)
         assert host.version == manifest(1).version
         assert host.act(observation(1), np.zeros((1, 4), np.int64), "mean").values.tolist() == [1]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda s: s["agent"]["observations"][0].update(unit="deg"),
+            r"observations\[joint_pos\].unit \"deg\", the pol",
+        ),
+        (lambda s: s.update(execute=1), "execute 1, the policy served has 2"),
+        (lambda s: s.update(agent=3), "agent 3, the"),
+        (lambda s: s["agent"]["observations"].insert(0, 7), "observations"),
+        (lambda s: s.update(more={"deep": [1]}), "more"),
+        (lambda s: s.clear(), "agent missing"),
+    ],
+)
+def test_weights_of_another_spec_are_refused(change: Any, words: str, back: bool) -> None:
+    host, spec = PolicyHost(TinyPolicy()), json.loads(json.dumps(SPEC.to_dict()))
+    change(spec)
+    other = Manifest.of("tiny", 2, tensors(2), spec)
+    with pytest.raises(WeightsRefused, match=words):
+        host.switch(other, tensors(2), back)
+    assert host.version == (0, "")
+
+
+def test_whose_number_is_taken_is_told_what_to_do() -> None:
+    host = PolicyHost(TinyPolicy())
+    host.switch(manifest(3), tensors(3))
+    for number, tag in ((2, 2), (3, 4)):
+        with pytest.raises(WeightsRefused) as caught:
+            host.admit(manifest(number, tag))
+        assert "another run's versions are served here" in caught.value.fix and "weights=FOLDER" in caught.value.fix
 
 
 def test_a_policy_that_breaks_its_spec_is_found_out() -> None:

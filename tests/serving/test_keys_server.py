@@ -92,7 +92,7 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
 def test_the_refusal_says_what_would_help(served: tuple[str, Path, Path]) -> None:
     address, folder, _ = served
     asking = Requester(address, "policy server", keys=client(folder, "curious", "act"))
-    with pytest.raises(Unauthorized, match="embodied keys add FOLDER curious role=act,administer$"):
+    with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious role=act,administer$"):
         asking.request("point", body={"slot": "held", "version": None}, timeout_s=LONG)
     asking.close()
 

@@ -118,8 +118,17 @@ def test_close_finishes_the_job_at_hand_and_refuses_the_line() -> None:
 
 def test_a_load_that_hangs_does_not_keep_the_server_from_ending() -> None:
     loader, go = Loader(PolicyHost(TinyPolicy())), threading.Event()
-    loader.submit(lambda: go.wait(30) and None, "push")  # type: ignore[func-returns-value]
+    begun, said = threading.Event(), []  # type: ignore[var-annotated]
+
+    def hangs() -> None:
+        begun.set()
+        go.wait(30)
+
+    loader.submit(hangs, "push", said.append)
+    assert begun.wait(30)
     loader.close(timeout_s=0.05)
+    assert [type(one) for one in said] == [InfrastructureError], "who asked is not left without an answer"
+    loader.close(timeout_s=1e9)  # nothing is waited for twice
     go.set()
 
 

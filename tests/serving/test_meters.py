@@ -36,3 +36,16 @@ def test_every_latency_is_counted_once(seen: list[float]) -> None:
 
 def test_counts_add_up() -> None:
     assert Counts(1, 2, 3) + Counts(busy=4) == Counts(1, 2, 3, 0, 0, 4, 0)
+
+
+def test_a_slow_stretch_is_forgotten_with_the_first_fast_batch_after_a_pause() -> None:
+    times = BatchTime()
+    for number in range(16):
+        times.add(1, 0.5, 0.5 * number)
+    assert times.estimate(1, 7.5) == 0.5
+    times.add(1, 0.01, 10.0)  # a try after everyone was refused
+    assert times.estimate(1, 10.0) == 0.01
+    times.add(1, 60.0, 70.0)
+    assert times.estimate(1, 70.0) == 0.01, "one slow batch says nothing"
+    times.add(1, 60.0, 130.0)
+    assert times.estimate(1, 130.0) == 60.0

@@ -252,6 +252,26 @@ def test_memory_is_bounded_and_what_is_silent_or_superseded_goes() -> None:
             b.chunk(5, 3)
 
 
+def test_abandoned_transfers_of_higher_versions_make_room_for_a_lower_one() -> None:
+    with bench() as b:
+        b.begin(manifest(8), "a")
+        b.now = 1.0
+        b.begin(manifest(9), "b")
+        b.now = 9.9
+        with pytest.raises(Busy, match="are arriving"):
+            b.begin(manifest(4), "c")
+        b.now = 12.0
+        b.begin(manifest(4), "c")  # the longest silent goes first
+        assert list(b.receiver.status()["arriving"]) == [manifest(9).label, manifest(4).label]
+        b.chunk(9, 0)
+        with pytest.raises(Busy, match="are arriving"):
+            b.begin(manifest(3), "d")
+        b.receiver.leave("b")  # its client said goodbye
+        b.begin(manifest(3), "d")
+        assert list(b.receiver.status()["arriving"]) == [manifest(4).label, manifest(3).label]
+        assert b.receiver._arriving.memory == TRANSFERS
+
+
 def test_shared_memory_is_copied_before_it_is_verified() -> None:
     with bench() as b, SharedBlock() as block:
         for number in (1, 2):

@@ -103,3 +103,36 @@ def test_a_robot_is_not_made_late_by_the_simulators_that_fill_its_batch() -> Non
     world.ask("r", 21, rows=1, role="robot", deadline_ms=100)
     assert [answer.id for _, answer in world.hear()] == [21]
     assert codes(world.hear()) == {20: ""}
+
+
+def test_what_waited_behind_a_batch_counts() -> None:
+    world = World()
+    world.policy.seconds = 0.1
+    world.ask("a", 1)
+    world.hear()
+    world.policy.seconds = 0.0
+    world.ask("a", 2, deadline_ms=300, waited=0.25)
+    world.ask("a", 3, deadline_ms=300, waited=0.15)
+    world.ask("a", 4, deadline_ms=300, waited=60.0)
+    said = world.hear()
+    assert codes(said) == {2: "deadline", 3: "", 4: "deadline"}
+    assert "after waiting 250 ms" in said[0][1].body["what"] and "-" not in said[1][1].body["what"]
+    world.ask("a", 5, deadline_ms=300, waited=0.15)
+    world.now += 0.151
+    assert codes(world.hear()) == {5: "deadline"}
+
+
+def test_a_slow_stretch_locks_a_robot_out_until_the_first_try() -> None:
+    world = World()
+    world.policy.seconds = 0.5
+    for id in range(1, 17):
+        world.ask("r", id, role="robot")
+        world.hear()
+    world.policy.seconds = 0.01
+    began, answered = world.now, []
+    for id in range(20, 220):
+        world.ask("r", id, role="robot", deadline_ms=100)
+        if codes(world.hear())[id] == "":
+            answered.append(world.now - began)
+        world.now += 0.05
+    assert answered[0] < 3.0 and len(answered) > 140, "and from then on every one is answered"

@@ -10,6 +10,7 @@ from world import World, codes
 
 from embodied.data import ActionChunk
 from embodied.errors import Busy
+from embodied.serving.receiving import Receiver
 from embodied.serving.station import ServerStation
 from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays, rows_to_arrays
 from embodied.wire.message import Message, decode
@@ -258,3 +259,32 @@ def test_roles_and_modes_of_a_wrong_type_are_refused() -> None:
     world.ask("a", 4, mode="median")
     world.ask("a", 5, mode=[1])  # type: ignore[arg-type]
     assert codes(world.hear()) == {1: "user", 2: "user", 3: "user", 4: "user", 5: "message"}
+
+
+def test_a_server_that_ends_answers_everyone() -> None:
+    world = World()
+    world.policy.seconds = 0.1
+    for id in (1, 2):
+        world.ask("a", id, rows=2000)
+    world.station.stopping = True
+    for id, kind in enumerate(("act", "hello", "status", "push", "credit", "point", "outcome", "reset"), 3):
+        world.say("b", kind, id)
+    for kind in ("heartbeat", "bye", "error"):
+        world.say("b", kind, 99)
+    said = dict(codes(world.hear(draining=True)))
+    assert said == {1: "", **dict.fromkeys(range(3, 11), "busy")}
+    frames = world.station.dismiss()
+    ((peer, answer),) = [(peer, decode([bytes(f) for f in message])) for peer, message in frames]
+    assert (peer, answer.id, answer.body["code"], answer.body["retry_ms"]) == (b"a", 2, "busy", 500)
+    assert "stopping" in answer.body["what"] and world.station.waiting == 0
+
+
+def test_who_says_goodbye_leaves_its_push() -> None:
+    world = World()
+    world.desk.receiver = Receiver(world.host, world.desk.loader, clock=lambda: world.now)
+    for session, number in (("a", 8), ("b", 9), ("c", 4)):
+        world.say(session, "push", number, body={"op": "begin", "manifest": manifest(number).to_dict()})
+    assert codes(world.hear()) == {8: "", 9: "", 4: "busy"}
+    world.say("b", "bye")
+    world.say("c", "push", 5, body={"op": "begin", "manifest": manifest(4).to_dict()})
+    assert codes(world.hear()) == {5: ""}

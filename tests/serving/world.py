@@ -38,10 +38,11 @@ class World:
         self.station = ServerStation({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
 
     def say(
-        self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "", **fields: Any
-    ) -> None:
+        self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "",
+        waited: float = 0.0, **fields: Any,
+    ) -> None:  # fmt: skip
         frames = [bytes(f) for f in encode(Message(kind, id, session, **fields))]
-        self.station.handle((peer or session).encode(), frames, caller)
+        self.station.handle((peer or session).encode(), frames, caller, waited)
 
     def ask(
         self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", role: str | None = None, **fields: Any
