@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from embodied.errors import DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
+from embodied.errors import CorruptFile, DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
 from embodied.serving.answer import Answer
 from embodied.serving.arriving import Arriving, Transfer
 from embodied.serving.host import PolicyHost
@@ -28,6 +28,8 @@ class Store(Protocol):
     """What is needed of `embodied.weights.registry.Registry`."""
 
     def versions(self, policy: str) -> list[Version]: ...
+
+    def has(self, policy: str, version: Version) -> bool: ...
 
     def wanted(self, policy: str) -> Version | None: ...
 
@@ -138,6 +140,8 @@ class Receiver:
         """Answer what needs no transfer, since the store has the version."""
         policy = manifest.policy
         if manifest.version in store.versions(policy):
+            if not store.has(policy, manifest.version):  # it is damaged: what is pushed replaces it
+                return False
             if back or store.wanted(policy) == manifest.version:
                 self._loader.submit(
                     lambda: _stored(store, manifest, back), "push", lambda result: self._tell(answer, result), back
@@ -243,7 +247,17 @@ class Receiver:
 
 
 def _stored(store: Store, manifest: Manifest, back: bool) -> Weights | None:
-    """A version the store has, if it is to be served, as one that is gone back to is. In the loader's thread."""
-    if back:
-        store.serve(manifest.policy, manifest.version)
-    return store.read(manifest.policy, manifest.label) if store.wanted(manifest.policy) == manifest.version else None
+    """A version the store has, if it is to be served, as one that is gone back to is. In the loader's thread.
+
+    Raises:
+        BeginAgain: It is damaged there, which is known now: another `begin` has it sent.
+    """
+    policy = manifest.policy
+    try:
+        if back:
+            store.serve(policy, manifest.version)
+        return store.read(policy, manifest.label) if store.wanted(policy) == manifest.version else None
+    except CorruptFile as error:
+        if store.has(policy, manifest.version):  # another file is damaged
+            raise
+        raise BeginAgain(error.what, error.where, "begin again to send the version anew") from None
