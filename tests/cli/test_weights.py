@@ -16,15 +16,11 @@ from command import SMALL, embodied, one_line, start
 
 from embodied.buffer.consumed import read_consumed
 from embodied.cli import weights
-from embodied.cli.weights_places import OnServer
 from embodied.client import RemoteClient
 from embodied.errors import CorruptFile, InfrastructureError, UserError, WeightsHeld
 from embodied.monitor.metrics import read_metrics
-from embodied.serving.edge import Upstream
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
-from embodied.wire.endpoint import Requester
-from embodied.wire.message import Message
 
 
 def publish(registry: Registry, count: int = 1, policy: str = "mlp") -> None:
@@ -79,51 +75,6 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
     damaged.write_text("{")
     listed = said(capsys, "ls", at)
     assert "damaged" in listed and str(damaged) in listed
-
-
-def test_a_damaged_version_is_not_pinned(folder: Path, tmp_path: Path) -> None:
-    file = Registry(folder).path("mlp", Registry(folder).find("mlp", 2)) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    for action in ("pin", "rollback"):
-        line = one_line(embodied("weights", action, "2", f"weights={folder}", folder=tmp_path), status=3)
-        assert str(file) in line and "use another version" in line
-    assert not (folder / "slots.json").read_text().count("pinned") and Registry(folder).held("mlp") is None
-
-
-def test_no_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Requester, "request", lambda *_, **__: pytest.fail("it is asked"))
-    with pytest.raises(InfrastructureError, match=r"there is no such socket \(ipc://.*none\)") as caught:
-        weights.main(["status", f"address=ipc://{tmp_path}/none"])
-    assert caught.value.exit_status == 3
-
-
-def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    address = f"ipc://{tmp_path}/up"
-    told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "wanted": "20-ab12cd34ef56", "handed_out": 7,
-            "newest": "21-ab12cd34ef56", "upstream": Upstream(address, tmp_path).status()["upstream"]}  # fmt: skip
-    (tmp_path / "edge").touch()
-    place = OnServer(f"ipc://{tmp_path}/edge", None, "", 1.0)
-    pulling = {"version": "22-ab12cd34ef56", "bytes": 1_500_000, "of": 4_000_000, "mbit_s": 2.5}
-    linked = {
-        "address": address,
-        "state": "connected",
-        "silent_s": 0.3,
-        "wanted": "22-ab12cd34ef56",
-        "error": "no room",
-    }
-    cut = {**linked, "state": "cut", "silent_s": 71.0, "error": ""}
-    for upstream, expected in (
-        ({}, f"upstream: {address} cut, silent for ? s"),
-        ({**linked, "pulling": pulling}, f"upstream: {address} connected, wants 22-ab12cd34ef56, fetching "
-         "22-ab12cd34ef56: 1.5 of 4.0 MB at 2.5 Mbit/s, last error: no room"),
-        (cut, f"upstream: {address} cut, silent for 71.0 s, wants 22-ab12cd34ef56"),
-    ):  # fmt: skip
-        state = {**told, "upstream": upstream or told["upstream"]}
-        place._asker.request = lambda *_, state=state, **__: Message("status", 1, body=state)  # type: ignore[method-assign]
-        weights._show_state(place, place.state())
-        shown = capsys.readouterr().out
-        assert expected in shown.splitlines() and "handed_out" not in shown
-        assert "wanted:  20-ab12cd34ef56 (older, as upstream wants; newest is 21-ab12cd34ef56)" in shown
 
 
 @pytest.mark.parametrize(
