@@ -1,5 +1,7 @@
 """Versions that are damaged on disk: never pointed at, known from those that are whole, replaced by the right bytes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from embodied.errors import CorruptFile, InfrastructureError
 from embodied.files import TEMPORARY
 from embodied.weights import registry as registry_module
+from embodied.weights.manifest import Manifest
 from embodied.weights.pointers import Pointers
 from embodied.weights.registry import Registry
 
@@ -102,3 +105,31 @@ def test_a_mend_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: py
     registry.rollback("mlp", 2)
     registry.adopt(manifest, content)
     assert registry.read("mlp", 1), "a hold is no reason to keep damage"
+
+
+# Work and checks for tests/faults.py, which runs them in processes that die.
+
+
+def work(folder: Path) -> None:
+    registry = Registry(folder / "weights")
+    registry.adopt(made := Manifest.of("mlp", 1, tensors(1), SPEC), tensors(1))
+    (registry.path("mlp", made.version) / "model.safetensors").unlink(missing_ok=True)
+    registry.adopt(made, tensors(1))
+    registry.read("mlp", 1)
+
+
+def check(folder: Path, outcome: str) -> None:
+    made, registry = Manifest.of("mlp", 1, tensors(1), SPEC), Registry(folder / "weights")
+    assert registry.versions("mlp") in ([], [made.version])
+    if outcome in ("done", "killed"):
+        registry.adopt(made, tensors(1))
+        assert registry.read("mlp", 1)[1]["weight"][0, 0] == 1
+        assert {line["version"] for line in registry.audit()} == {made.label}
+        assert not list(folder.rglob(f"{TEMPORARY}*")) and registry.reserve("mlp") > 1
+
+
+def test_a_mend_killed_at_random_is_made_up_for(tmp_path: Path) -> None:
+    faults = Path(__file__).parents[1] / "faults.py"
+    command = [sys.executable, str(faults), "random", __file__, "work", "check", str(tmp_path), "12"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
