@@ -31,7 +31,7 @@ _TEXT = 500
 
 
 class GrootCaller:
-    """Asks a GR00T server for all rows at once; the connection is made at the first request.
+    """Asks a GR00T server for rows together, as many as it takes; the connection is made at the first request.
 
     Args:
         address: `tcp://host:port`, or `host:port`.
@@ -39,7 +39,8 @@ class GrootCaller:
         generation: Of the server.
         nested: Send maps of modalities, and not keys such as `video.front`.
         token: Its `api_token`; None sends none.
-        timeout_s: Deadline of one request, seconds.
+        timeout_s: Deadline of one `infer`, seconds.
+        max_rows: Rows of one request; more are asked for one request after another.
 
     Raises:
         UserError: The address is malformed.
@@ -53,23 +54,35 @@ class GrootCaller:
         nested: bool,
         token: str | None,
         timeout_s: float,
+        max_rows: int = 64,
     ) -> None:
         self._asker = _Asker(address if "://" in address else f"tcp://{address}", timeout_s)
         self.where = self._asker.where
         self._keys, self._modern, self._nested, self._token = keys, generation != "n1.5", nested, token or ""
+        self._max_rows, self._timeout_s = max_rows, timeout_s
 
     def infer(self, streams: Mapping[str, NDArray[Any]], rows: int) -> list[NDArray[np.float32]]:
+        limit, made = time.monotonic() + self._timeout_s, list[NDArray[np.float32]]()
+        while (start := len(made)) < rows:
+            count = min(self._max_rows, rows - start)
+            some = {name: array[start : start + count] for name, array in streams.items()}
+            made += self._infer(some, count, max(limit - time.monotonic(), 0.0))
+        return made
+
+    def _infer(self, streams: Mapping[str, NDArray[Any]], rows: int, timeout_s: float) -> list[NDArray[np.float32]]:
         seen = self._keys.request(streams, self._nested)
-        answer = self.ask("get_action", {"observation": seen, "options": None} if self._modern else seen)
+        data = {"observation": seen, "options": None} if self._modern else seen
+        answer = self.ask("get_action", data, timeout_s)
         if self._modern:
             if not isinstance(answer, list) or len(answer) != 2:
                 raise DataError("the answer is no pair of action and info", self.where, "is its generation n1.5?")
             answer = answer[0]
         return list(self._keys.actions_of(answer, rows))
 
-    def ask(self, endpoint: str, data: Any = None) -> Any:
+    def ask(self, endpoint: str, data: Any = None, timeout_s: float | None = None) -> Any:
         """The answer of any endpoint; raises as `infer`."""
-        said = self._asker.ask(pack(request(endpoint, data, self._token)), endpoint)
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        said = self._asker.ask(pack(request(endpoint, data, self._token)), endpoint, wait_s)
         try:
             answer = unpack(said)
         except MessageError as error:
@@ -83,7 +96,7 @@ class GrootCaller:
 
 
 class GrootPolicy(RemotePolicy):
-    """Chunks of a GR00T server, of all rows in one request.
+    """Chunks of a GR00T server, of `max_rows` rows in one request.
 
     Args:
         name: Name of the policy.
@@ -96,7 +109,8 @@ class GrootPolicy(RemotePolicy):
             simulation wants it; N1.5 always takes that.
         embodiment: See `embodied.wire.groot_keys`.
         api_key: The server's `api_token`; `env:NAME` reads it from the environment.
-        timeout_s: Seconds to wait for an answer, a restart of the server included.
+        timeout_s: Seconds to wait for the answer for all rows, a restart of the server included.
+        max_rows: Rows of one request; a gateway of ours takes 64.
 
     Raises:
         ConfigError: An argument is out of range, or the embodiment is wrong.
@@ -116,8 +130,11 @@ class GrootPolicy(RemotePolicy):
         embodiment: Mapping[str, Any] | str = "native",
         api_key: str | None = None,
         timeout_s: float = 15.0,
+        max_rows: int = 64,
     ) -> None:
         check_sizes(chunk, execute, timeout_s)
+        if type(max_rows) is not int or max_rows < 1:
+            raise ConfigError(f"max_rows {max_rows!r}", "policy.max_rows", "choose a whole number from 1")
         if generation not in GENERATIONS:
             raise ConfigError(f"generation {generation!r}", "policy.generation", nearest(generation, GENERATIONS))
         keys = GrootKeys.for_body(embodiment, agent)
@@ -126,7 +143,7 @@ class GrootPolicy(RemotePolicy):
         extra = {"kind": "groot", "generation": generation, "embodiment": keys.name}
         spec = PolicySpec(name, AgentSpec(needs, agent.actions), chunk, execute or chunk, extra)
         nested, token = generation != "n1.5" and not flat, secret(api_key, "policy.api_key")
-        super().__init__(spec, GrootCaller(address, keys, generation, nested, token, timeout_s))
+        super().__init__(spec, GrootCaller(address, keys, generation, nested, token, timeout_s, max_rows))
 
 
 class _Asker:
@@ -140,8 +157,8 @@ class _Asker:
         self._socket: zmq.Socket[bytes] | None = None
         self._events: zmq.Socket[bytes] | None = None
 
-    def ask(self, message: bytes, endpoint: str) -> bytes:
-        limit = time.monotonic() + self._timeout_s
+    def ask(self, message: bytes, endpoint: str, timeout_s: float) -> bytes:
+        limit = time.monotonic() + timeout_s
         sock = self._open()
         sent = False
         while (left := limit - time.monotonic()) > 0:

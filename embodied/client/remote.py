@@ -166,6 +166,9 @@ class RemoteClient:
             self._block.close()
 
     def _encode(self, observation: Observation, noise_keys: NDArray[Any]) -> Arrays:
+        if not isinstance(noise_keys, np.ndarray) or noise_keys.dtype != np.int64:
+            kind = noise_keys.dtype if isinstance(noise_keys, np.ndarray) else type(noise_keys).__name__
+            raise UserError(f"they are a {kind}", "noise_keys", "give an int64 array [B, 4], as Rows.noise_keys does")
         sent = observation
         if self._streams is not None:
             wanted = {name: array for name, array in observation.streams.items() if name in self._streams}

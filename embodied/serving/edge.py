@@ -25,6 +25,7 @@ from embodied.serving.pulling import Puller
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import Version, check_policy_name
 from embodied.weights.registry import Registry
+from embodied.wire.addresses import is_local
 from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
 
@@ -187,11 +188,13 @@ class Upstream:
             serving: The version the edge serves now; called in the thread.
 
         Raises:
-            UserError: `connect` was not called, or another process fetches into this folder.
+            UserError: `connect` was not called, another process fetches into this folder, or the folder of keys for an
+                upstream beyond this machine holds no `signing.key`, so what comes could not be checked.
             InfrastructureError: The folder cannot be written.
         """
         if self._known is None or self._thread is not None:
             raise UserError("an edge is started once, after it has connected", str(self.folder), "call connect first")
+        self._check_trust(registry)
         incoming = self.folder / "incoming"
         with disk_errors(incoming):
             incoming.mkdir(parents=True, exist_ok=True)
@@ -219,9 +222,10 @@ class Upstream:
 
     def status(self) -> dict[str, Any]:
         """`upstream`: its address, `state` (`connected` or `cut`), `silent_s`, the version it wants, what is being
-        fetched, and the last error's line; for a server's status, from any thread."""
-        puller = self._puller
-        return {"upstream": {"address": self.address, **(puller.status() if puller else {"state": "cut"})}}
+        fetched, the last error's line, and `final`, true where that is a refusal that will not pass by itself (a
+        role, a signature, another policy); for a server's status, from any thread."""
+        state = self._puller.status() if self._puller else {"state": "cut", "final": False}
+        return {"upstream": {"address": self.address, **state}}
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Refuse what is pushed, as a desk's part: an edge takes versions from upstream only."""
@@ -235,6 +239,15 @@ class Upstream:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+    def _check_trust(self, registry: Registry) -> None:
+        """Keys look as if versions were checked; without the key of who signs them, they are not."""
+        if self._keys is None or registry.trusted is not None:
+            return
+        what, fix = "no signing.key in it, so no version could be checked", "copy it from the server's clients/NAME"
+        if not is_local(self.address):
+            raise UserError(what, str(self._keys), fix)
+        log.warning("versions are taken unchecked: %s (%s): %s", what, self._keys, fix)
 
     def _link(self) -> Requester:
         return Requester(self.address, "upstream server", keys=self._keys)

@@ -19,7 +19,7 @@ import zmq
 
 from embodied.errors import InfrastructureError, UserError
 from embodied.files import private
-from embodied.wire.key_files import DOMAIN, ROLES, add_client, create_server, read_pair, read_public
+from embodied.wire.key_files import DOMAIN, ROLES, add_client, check_client, create_server, read_pair, read_public
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
@@ -94,12 +94,14 @@ def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarde
 
 
 def check_call(address: str, keys: Path | None = None) -> None:
-    """Raise `UserError` unless `address` can be called with `keys`; whether anybody is there is not asked."""
+    """Raise `UserError` unless `address` can be called with a client's `keys`; nobody need be there."""
     check(address)
     if address.endswith(":0"):
         raise UserError("port 0 cannot be called", address, "take the port that the server printed")
     if not is_local(address) and keys is None:
         raise UserError("it is beyond this machine, and no keys are given", address, "give keys, or use 127.0.0.1")
+    if keys is not None:
+        check_client(keys)
     if address.startswith("ipc://"):
         _check_folder(address)
 

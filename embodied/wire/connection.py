@@ -1,5 +1,6 @@
 """One connection to one server: a DEALER socket that says when it has to be written again what was asked."""
 
+import os
 import time
 import weakref
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import zmq
 
+from embodied.errors import UserError
 from embodied.wire import addresses
 from embodied.wire import frames as wire_frames
 from embodied.wire.message import Buffer, Limits
@@ -18,6 +20,9 @@ _SETTLE_S = 0.005
 
 class Connection:
     """Opens at construction, and joins again by itself when the server comes back. Not thread-safe.
+
+    It is of the process that made it: in one forked from there every method raises `UserError`, and `close` does
+    nothing.
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
@@ -32,11 +37,11 @@ class Connection:
     """
 
     def __init__(self, address: str, keys: Path | None, limits: Limits) -> None:
-        self.opened = time.monotonic()
+        self.opened, self._address, self._pid = time.monotonic(), address, os.getpid()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         sockets: list[zmq.Socket[bytes]] = []
         # Before pyzmq's own destructors, whose order is anybody's: a context waits for ever for sockets not closed yet.
-        self._drop = weakref.finalize(self, _drop, self._context, sockets)
+        self._drop = weakref.finalize(self, _drop, self._context, sockets, self._pid)
         sock = self._socket = self._context.socket(zmq.DEALER)
         sockets.append(sock)
         sock.sndhwm = sock.rcvhwm = _QUEUE
@@ -58,6 +63,7 @@ class Connection:
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a message, copied; false where nobody is connected, or too much waits to be sent."""
+        self._check_process()
         try:
             wire_frames.send(self._socket, frames)
         except zmq.Again:
@@ -66,6 +72,7 @@ class Connection:
 
     def receive(self, wait_s: float, writable: bool = False) -> list[Buffer] | None:
         """The next message, or None after `wait_s`, or, with `writable`, as soon as something can be sent."""
+        self._check_process()
         wait_ms = int(wait_s * 1000) + 1 if wait_s > 0 else 0
         if writable:
             if not dict(self._poller.poll(wait_ms)).get(self._socket, 0) & zmq.POLLIN:
@@ -81,6 +88,7 @@ class Connection:
 
     def lost(self) -> bool:
         """Whether it broke since this was last asked, though it may have been joined again."""
+        self._check_process()
         broke = False
         while True:
             try:
@@ -94,12 +102,18 @@ class Connection:
 
     def close(self, goodbye: bool = False) -> None:
         """Drop it; with `goodbye` what was just sent gets a moment to leave."""
-        if goodbye:
+        if goodbye and self._pid == os.getpid():
             self._socket.close(_GOODBYE_MS)
         self._drop()
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise UserError("this client was made in another process", self._address, "make a client in each process")
 
-def _drop(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]]) -> None:
+
+def _drop(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]], pid: int) -> None:
+    if pid != os.getpid():
+        return  # the threads that would take leave are not in a forked process, so it would wait for ever
     for sock in sockets:
         sock.close(0)
     context.term()

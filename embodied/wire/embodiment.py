@@ -30,6 +30,8 @@ from embodied.wire.source import Source, check_whole, sources_of
 FIELDS = ("name", "streams", "actions", "groot")
 """Of a config; `groot` is for `embodied.wire.groot_keys`."""
 
+_MESSAGE_BYTES = 1 << 26
+_SLACK = 1 << 20  # bytes of a message beside the arrays that are needed
 _FOLDER = Path(__file__).parent.parent / "configs" / "embodiment"
 
 
@@ -97,6 +99,13 @@ class Embodiment:
     def request_bytes(self) -> int:
         """Bytes of the arrays of the largest request to be expected, about."""
         return sum(source.bytes for source in self.sources)
+
+    @property
+    def message_bytes(self) -> int:
+        """Longest request that is taken: with images twice as large as expected, if that is within 64 MiB."""
+        images = sum(source.bytes for source in self.sources if source.image)
+        numbers = 8 * (self.request_bytes - images)  # they may come as float64 or int64
+        return max(min(2 * images, _MESSAGE_BYTES), images) + numbers + _SLACK
 
     @property
     def keys(self) -> dict[str, dict[str, Any]]:

@@ -1,15 +1,17 @@
 """The asking side of the wire: requests in flight on one connection, each with a deadline."""
 
+import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError
+from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError, UserError
 from embodied.wire import addresses
 from embodied.wire.codecs import error_from_body
 from embodied.wire.connection import Connection
@@ -55,7 +57,8 @@ class Requester:
             dropped; an error it is answered with is the answer to the oldest request.
 
     Raises:
-        UserError: The address is malformed, without its folder, or beyond this machine without keys.
+        UserError: The address is malformed, without its folder, or beyond this machine without keys; or `timeout_s` is
+            no finite number.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Requester:
         limits: Limits = LIMITS,
     ) -> None:
         addresses.check_call(address, Path(keys) if keys else None)
+        timeout_s = _seconds(timeout_s)
         self.address, self.server, self.timeout_s, self.heartbeat_s = address, server, timeout_s, heartbeat_s
         self.session = uuid.uuid4().hex
         self.greeting: Message | None = None
@@ -123,7 +127,7 @@ class Requester:
         """
         if len(self._asked) >= IN_FLIGHT:
             raise Busy(f"{IN_FLIGHT} requests are in flight", f"{self.server} at {self.address}", "collect some first")
-        wait = self.timeout_s if timeout_s is None else timeout_s
+        wait = self.timeout_s if timeout_s is None else _seconds(timeout_s)
         now = time.monotonic()
         id, wait_ms = self._id + 1, max(int(wait * 1000), 1)
         message = Message(kind, id, self.session, policy, wait_ms, dict(body or {}), dict(arrays or {}))
@@ -153,7 +157,7 @@ class Requester:
         start = now = time.monotonic()
         first = wanted[0] if len(wanted) == 1 else min(wanted, key=lambda id: self._asked[id].limit)
         limit = self._asked[first].limit
-        end = limit if timeout_s is None else min(limit, start + timeout_s)
+        end = limit if timeout_s is None else min(limit, start + _seconds(timeout_s))
         while True:
             for id in wanted:
                 if (answer := self._asked[id].answer) is not None:
@@ -188,9 +192,11 @@ class Requester:
 
     def close(self) -> None:
         """Say goodbye if anybody is there, and drop the connection and what is in flight."""
-        said = self._connection is not None and self._send(
-            encode(Message("bye", session=self.session), self._limits), time.monotonic()
-        )
+        said = False
+        with suppress(UserError):  # in a forked process: the goodbye is its parent's to say
+            said = self._connection is not None and self._send(
+                encode(Message("bye", session=self.session), self._limits), time.monotonic()
+            )
         self._asked.clear()
         self._hang_up(said)
 
@@ -313,3 +319,13 @@ class Requester:
         if silence == float("inf"):
             return "it took the connection and never said a word; look whether that is the right server"
         return f"it was last heard {silence:.1f} s ago; it is busy or hangs: look at its log, or allow more time"
+
+
+def _seconds(value: float) -> float:
+    """A time to wait; raises `UserError` where it is no finite number."""
+    try:
+        if math.isfinite(value):
+            return value
+    except TypeError:
+        pass
+    raise UserError(f"a deadline of {value!r}", "timeout_s", "give a finite number of seconds")

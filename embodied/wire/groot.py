@@ -107,7 +107,7 @@ def unpack(data: bytes | memoryview) -> Any:
             max_ext_len=0,
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise _malformed(f"not msgpack within limits: {error}") from None
+        raise _malformed(f"not msgpack within limits: {str(error) or type(error).__name__}") from None
     return _revive(value, _DEPTH)
 
 

@@ -84,7 +84,11 @@ class Frames:
             if last.min() < range_of.min or last.max() > range_of.max:
                 raise SpecMismatch(f"{key} holds numbers outside {stream.dtype}", self.where, fix)
         with np.errstate(over="ignore"):  # what becomes infinite is refused as such
-            return last.astype(stream.dtype), batched
+            taken = last.astype(stream.dtype)
+        if not np.isfinite(taken).all():
+            row = f" in row {int(np.flatnonzero(~np.isfinite(taken).all(axis=1))[0])}" if len(taken) > 1 else ""
+            raise SpecMismatch(f"{key} is not finite{row}", self.where, "send finite numbers")
+        return taken, batched
 
     def texts(self, key: str, stream: Stream, rows: int) -> NDArray[np.uint8]:
         """[rows, N] UTF-8 with zeros after its end, of a text, one per row, or lists of frames of them.

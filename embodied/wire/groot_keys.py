@@ -1,6 +1,7 @@
 """GR00T's modalities and our streams: what an embodiment's config says of them, in both directions, in batches.
 
-An embodiment's config may hold this section; what it leaves out is derived from the streams, each under its own name:
+An embodiment's config may hold this section, and must where it maps `streams` or `actions`; what the section leaves
+out is derived from the streams, each under its own name:
 
     groot:
       video: {ego_view: front}                          # their camera: our image
@@ -22,10 +23,10 @@ from embodied.spec import AgentSpec, PolicySpec, Stream
 from embodied.wire.embodiment import FIELDS, read_config
 from embodied.wire.groot import Generation, ModalityConfig
 from embodied.wire.groot_frames import LANGUAGE, Frames, flatten
+from embodied.wire.source import ANY_IMAGE
 
 TEXT_STREAM = "instruction"
 _PARTS = ("video", "state", "action", "language", "resize")
-_ANY_IMAGE = 1280 * 960 * 3  # bytes expected of an image that may have any size
 
 Columns = NDArray[np.intp]
 
@@ -121,6 +122,12 @@ class GrootKeys:
         for key in whole:
             if key not in FIELDS:
                 raise ConfigError(f"unknown field {key}", f"embodiment {name}", nearest(key, FIELDS))
+        if not section and (whole.get("streams") or whole.get("actions")):
+            raise ConfigError(
+                "it has no section groot, so which of GR00T's keys is which stream is not known",
+                f"embodiment {name}",
+                "add one, as configs/embodiment/libero.yaml has, or use embodiment=native",
+            )
         if not isinstance(section, Mapping):
             raise ConfigError("it is no mapping", where, f"give {', '.join(_PARTS)}, or leave it out")
         for key in section:
@@ -157,7 +164,7 @@ class GrootKeys:
     @property
     def row_bytes(self) -> int:
         """Bytes to be expected of one row's frame in a client's observation."""
-        images = sum(max(s.size, _ANY_IMAGE if self.resize else 0) for s in self.video.values())
+        images = sum(max(s.size, ANY_IMAGE if self.resize else 0) for s in self.video.values())
         numbers = sum(len(columns) for _, columns in self.state.values())
         return images + 8 * numbers + (4 * self.text.size if self.text else 0)
 

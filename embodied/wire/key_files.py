@@ -7,6 +7,7 @@ made to be carried to that client's machine: `client.key`, `client.key_secret`, 
 readable by their owner only. The files of keys are those of `zmq.auth`.
 """
 
+import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,8 @@ from zmq.utils import z85
 from embodied.errors import CorruptFile, UserError, nearest
 from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, private, read_bytes, remove, write_bytes
 
+log = logging.getLogger(__name__)
+
 ACT, PUSH, ADMINISTER = "act", "push", "administer"
 ROLES = (ACT, PUSH, ADMINISTER)
 DOMAIN = "embodied"  # of the sockets with keys, for ZAP
@@ -29,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _FIELD = re.compile(r"\s*([a-z-]+)\s*=\s*(.*?)\s*")
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _LIMIT = 2**16
+_warned: set[Path] = set()
 
 
 class Client(NamedTuple):
@@ -190,6 +194,7 @@ def read_client(path: Path) -> Client:
 def read_pair(path: Path) -> tuple[bytes, bytes]:
     """Public and secret key of a `.key_secret` file; raises `UserError` if it cannot be read or has no secret half."""
     public, secret = _read(path)
+    _warn(path)
     if not secret:
         raise UserError("a key file without its secret half", str(path), "copy the .key_secret file")
     return public, secret
@@ -198,6 +203,22 @@ def read_pair(path: Path) -> tuple[bytes, bytes]:
 def read_public(path: Path) -> bytes:
     """The key of a `.key` file; raises `UserError` if it cannot be read."""
     return _read(path)[0]
+
+
+def check_client(folder: Path) -> None:
+    """Raise `UserError` where `folder` holds a server's keys, and none for a client."""
+    if (folder / "server.key_secret").exists() and not (folder / "client.key_secret").exists():
+        made = [path.name for path in sorted((folder / CLIENTS).glob("*")) if path.is_dir() and not is_temporary(path)]
+        here = f" ({', '.join(made[:8])})" if made else f"; make one: embodied keys add {folder} NAME role=act"
+        raise UserError("that is a server's folder of keys", str(folder), f"use its clients/NAME{here}")
+
+
+def _warn(path: Path) -> None:
+    """Say once of a secret that others can read it."""
+    with suppress(OSError):
+        if path.stat().st_mode & 0o077 and path not in _warned:
+            _warned.add(path)
+            log.warning("others can read the secret key %s: chmod 600 %s", path, path)
 
 
 def _owner(folder: Path, key: str) -> str:

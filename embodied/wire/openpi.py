@@ -78,7 +78,7 @@ def decode(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
     except MessageError:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        what = f"not msgpack within limits: {error or type(error).__name__}"
+        what = f"not msgpack within limits: {str(error) or type(error).__name__}"
         raise MessageError(what, _WHERE, "send one binary msgpack map, as openpi's client does") from None
     if not isinstance(message, dict):
         raise MessageError(f"a {type(message).__name__}, not a map", _WHERE, "send a map of keys to values")

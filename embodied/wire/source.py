@@ -14,7 +14,8 @@ from embodied.wire.resize import MAX_SIDE, resize
 
 LAYOUTS = ("hwc", "chw")
 _FIELDS = ("key", "layout", "resize", "text", "default", "columns", "shape")
-_ANY_IMAGE = 1280 * 960 * 3  # bytes expected of an image that may have any size
+ANY_IMAGE = 1920 * 1080 * 3
+"""Bytes to be expected of an image that may have any size."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,7 @@ class Source:
     def bytes(self) -> int:
         """Bytes to be expected of their value."""
         item = np.dtype(self.stream.dtype).itemsize
-        if self.shape is None and self.resize:
-            return max(_ANY_IMAGE, self.stream.size)
-        return max(math.prod(self.shape or ()), self.stream.size) * item
+        return max(ANY_IMAGE if self.resize else 0, math.prod(self.shape or ()) * item, self.stream.size * item)
 
     @property
     def size_of_vector(self) -> int:
@@ -159,7 +158,10 @@ class Source:
             if given.min() < range_of.min or given.max() > range_of.max:
                 raise self._wrong(f"holds numbers outside {self.stream.dtype}", f"send {self.stream.dtype}")
         with np.errstate(over="ignore"):  # what becomes infinite is refused as such
-            return given.astype(self.stream.dtype)
+            taken = given.astype(self.stream.dtype)
+        if not np.isfinite(taken).all():
+            raise self._wrong("is not finite", "send finite numbers")
+        return taken
 
     def _wrong(self, what: str, fix: str) -> SpecMismatch:
         return SpecMismatch(f"key {'/'.join(self.path)}, for stream {self.stream.name}, {what}", self.where, fix)

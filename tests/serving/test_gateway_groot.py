@@ -1,8 +1,11 @@
 """GR00T's clients, of both generations, at a gateway in a process, in front of a policy server in another."""
 
+import contextlib
 import os
 import pickle
+import queue
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -328,14 +331,14 @@ def test_the_policy_server_may_be_restarted(tmp_path: Path) -> None:
 
 def test_a_policy_server_that_is_gone_is_named(tmp_path: Path) -> None:
     process, _, server = tiny.start_server(f"ipc://{tmp_path}/s")
-    settings = replace(GrootSettings(server), address=f"ipc://{tmp_path}/gateway", timeout_s=1.0)
-    stop, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=main, args=(settings, lambda _: ready.set(), stop))
+    settings = replace(GrootSettings(server), address="127.0.0.1:0", timeout_s=1.0)
+    stop, lines = threading.Event(), queue.Queue[str]()
+    thread = threading.Thread(target=main, args=(settings, lines.put, stop))
     thread.start()
     try:
-        assert ready.wait(20)
+        address = lines.get(timeout=20).rpartition(" at ")[2]
         tiny.kill(process)
-        with GrootClient(settings.address) as client:
+        with GrootClient(address) as client:
             with pytest.raises(ServerError, match=r"no answer to act within 1 s.*policy server"):
                 client.new(nested(tiny.observation(1)))
             assert client.ping()["status"] == "ok"
@@ -349,3 +352,31 @@ def test_it_ends_on_sigterm(server: str) -> None:
     process.terminate()
     process.join(20)
     assert process.exitcode == 0
+
+
+def test_who_stops_in_mid_message_takes_no_memory_from_others(server: str) -> None:
+    """Greetings, and messages that claim more than there is or never end, from sockets that speak no ZeroMQ."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03REQ"
+    hello = greeting + b"\x04" + bytes([len(ready)]) + ready
+    begun = b"\x01\x00\x02" + (4 << 20).to_bytes(8, "big")
+    with gateway(server, message_mib=4, connections=8) as address, GrootClient(address) as client:
+        host, port = address.removeprefix("tcp://").split(":")
+        assert client.ping()["status"] == "ok"
+        stuck = [socket.create_connection((host, int(port))) for _ in range(12)]
+        for sock in stuck:
+            sock.sendall(hello + begun + b"x")
+        for older in (b"\xff" + bytes(8) + b"\x7f\x01" + bytes(53), bytes(64)):  # ZMTP 2 and 1
+            with socket.create_connection((host, int(port))) as sock:
+                sock.settimeout(30)
+                with contextlib.suppress(ConnectionError):
+                    sock.sendall(older)
+                    while sock.recv(64):
+                        pass
+        with GrootClient(address) as other:
+            assert other.ping()["status"] == "ok"
+            with pytest.raises(ServerError, match=r"a message of 6\d+ bytes.*set message_mib"):
+                other.raw(bytes(6_000_000))
+            assert other.ping()["status"] == "ok"
+        for sock in stuck:
+            sock.close()

@@ -44,9 +44,12 @@ def test_the_same_actions_come_back(addresses: tuple[str, str], options: dict[st
 def test_what_the_gateway_refuses_is_said(addresses: tuple[str, str]) -> None:
     _, at = addresses
     seen = tiny.observation(65)
-    far = GrootPolicy("far", tiny.AGENT, at, chunk=3, api_key="key", timeout_s=20)
+    far = GrootPolicy("far", tiny.AGENT, at, chunk=3, api_key="key", timeout_s=20, max_rows=65)
     with closing(far), pytest.raises(InfrastructureError, match="has 65 rows"):
         far.act(seen, seen.rows.noise_keys(0), "mean")
+    split = GrootPolicy("far", tiny.AGENT, at, chunk=3, api_key="key", timeout_s=20)
+    with closing(split):
+        assert len(split.act(seen, seen.rows.noise_keys(0), "mean").actions) == 65
     stranger = GrootPolicy("far", tiny.AGENT, at, chunk=3, timeout_s=20)
     with closing(stranger), pytest.raises(Unauthorized, match="Invalid API token"):
         stranger.act(seen, seen.rows.noise_keys(0), "mean")

@@ -1,4 +1,4 @@
-"""Gateways spawned, watched, started again, given up and ended, with a fake clock and real processes."""
+"""Gateways spawned, watched, started again and ended, with a fake clock and real processes."""
 
 import os
 import signal
@@ -61,9 +61,9 @@ def test_they_start_say_so_and_end() -> None:
     gateways.start()
     lines = gateways.wait_ready(60)
     assert [line.split()[0] for line in lines] == ["one", "two"] and sorted(said) == sorted(lines)
-    assert [entry["alive"] for entry in gateways.status()] == [True, True]
+    assert [entry["state"] for entry in gateways.status()] == ["listening", "listening"]
     gateways.close()
-    assert [entry["alive"] for entry in gateways.status()] == [False, False]
+    assert [entry["state"] for entry in gateways.status()] == ["ended", "ended"]
     assert gateways.check() is False and len(said) == 2
 
 
@@ -72,7 +72,7 @@ def test_one_that_does_not_end_is_ended() -> None:
     gateways.start()
     gateways.wait_ready(60)
     gateways.close(timeout_s=0.1)
-    assert not gateways.status()[0]["alive"]
+    assert gateways.status()[0]["state"] == "ended"
 
 
 def test_one_that_dies_starts_again_after_its_pause() -> None:
@@ -85,7 +85,10 @@ def test_one_that_dies_starts_again_after_its_pause() -> None:
     until(lambda: gateways.check() or len(said) == 2)
     assert said[1] == "gateway test_launcher died and starts again in 0.5 s: exit status -9"
     gateways.check()
-    assert not gateways.status()[0]["alive"]
+    (state,) = gateways.status()
+    assert state == {
+        "name": "test_launcher", "state": "died", "line": line, "deaths": 1, "error": "exit status -9", "retry_s": 0.5
+    }  # fmt: skip
     clock.now = 100.5
     until(lambda: gateways.check() or len(said) == 3)
     assert said[2] != line and said[2].startswith("one listens as ")
@@ -93,7 +96,7 @@ def test_one_that_dies_starts_again_after_its_pause() -> None:
 
 
 @pytest.mark.slow
-def test_pauses_grow_and_it_is_given_up_after_five_quick_deaths() -> None:
+def test_pauses_grow_and_it_is_tried_again_for_ever_with_a_line_a_minute() -> None:
     clock, said = Clock(), []
     gateways = Gateways([(unlucky, "server")], said.append, clock)
     gateways.start()
@@ -101,11 +104,14 @@ def test_pauses_grow_and_it_is_given_up_after_five_quick_deaths() -> None:
         until(lambda death=death: gateways.check() or len(said) == death)
         clock.now += 4.0
     assert [line.partition(" s:")[0].rpartition(" in ")[2] for line in said[:4]] == ["0.5", "1", "2", "4"]
-    assert said[4] == "gateway test_launcher died 5 times in a row and is given up: no server (gateway): start it"
-    clock.now += 1000
-    assert gateways.check() is False and gateways.status()[0]["given_up"]
+    why = "no server (gateway): start it"
+    assert said[4] == f"gateway test_launcher died 5 times in a row and is tried every 30 s: {why}"
     with pytest.raises(InfrastructureError, match="does not listen"):
         gateways.wait_ready(1)
+    for death, lines in ((6, 5), (7, 5), (8, 6)):
+        clock.now += 30.0
+        until(lambda death=death: gateways.check() or gateways.status()[0]["deaths"] == death)
+        assert len(said) == lines and gateways.status()[0]["error"] == why
     gateways.close()
 
 

@@ -112,6 +112,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
     wrong.mkdir()
     for name in ("client.key", "client.key_secret"):
         (wrong / name).write_bytes((robot / name).read_bytes())
+        (wrong / name).chmod(0o600)
     (wrong / "server.key").write_bytes((tmp_path / "other" / "server.key").read_bytes())
     with caplog.at_level(logging.WARNING, "embodied.wire.keys"), listening(folder) as (router, address, allowed):
         for keys in (None, stranger, wrong, stranger):
@@ -120,7 +121,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
         limit = time.monotonic() + 10
         while not caplog.records and time.monotonic() < limit:
             time.sleep(0.01)
-        (line,) = [record.getMessage() for record in caplog.records]
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "embodied.wire.keys"]
         key = line.rpartition("key='")[2].rstrip("'")
         assert f"embodied keys add {folder} NAME role=act key='" in line
         add_client(folder, "friend", ["act"], key)

@@ -2,11 +2,13 @@
 
 No torch, and no policy: versions, batches and limits are the server's. Both generations of clients are understood; a
 request says which one asks. What one client does delays no other: messages are read here and handed to workers, of
-which each has a session of its own.
+which each has a session of its own. Connections, and the bytes of all requests that are not answered yet, are bounded
+by a `Door` in front.
 """
 
 import hmac
 import logging
+import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
@@ -27,17 +29,20 @@ from embodied.errors import (
     UserError,
     nearest,
 )
+from embodied.serving.gateways.door import Door
 from embodied.serving.gateways.groot_settings import GrootSettings
 from embodied.serving.gateways.groot_worker import Job, Worker
 from embodied.serving.gateways.launcher import ASKED_TO_STOP
-from embodied.serving.gateways.listening import signals
+from embodied.serving.gateways.listening import is_loopback, listen, one_of_several, parse, probe, signals
+from embodied.spec import PolicySpec
 from embodied.wire import addresses
 from embodied.wire import groot as wire
 from embodied.wire.groot_keys import GrootKeys
 
 log = logging.getLogger(__name__)
 
-_SLACK = 1 << 23  # bytes of a message beside what the spec says, so that images too large are answered
+_SLACK = 1 << 20  # bytes of a message beside what the spec says
+_BUDGET = 4  # longest messages at a time
 _FRAMES = 8  # of one message, its envelope included
 _ENVELOPE = 256  # bytes of one frame of it
 _AT_ONCE = 16  # messages taken in before answers are sent
@@ -47,6 +52,7 @@ _PER_CLIENT = 2  # requests of one client under way: one, and one more after it 
 _WAITING_BYTES = 1 << 28
 _QUEUE = 8
 _DRAIN_S = 2.0
+_CLOSE_S = 0.5
 
 
 @dataclass
@@ -68,11 +74,12 @@ class GrootGateway:
     """
 
     def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._address = settings.address if "://" in settings.address else f"tcp://{settings.address}"
-        addresses.check(self._address)
+        self._host, self._port = parse(_host_and_port(settings.address))
         if settings.api_key == "":
             raise UserError("an empty api_key", "api_key", "give one, or none")
-        if settings.api_key is None and not addresses.is_local(self._address):
+        if settings.message_mib < 1 or settings.connections < 1:
+            raise UserError("message_mib or connections below 1", "GR00T gateway", "choose a whole number from 1")
+        if settings.api_key is None and not is_loopback(self._host):
             raise UserError(
                 "others could reach this address, and no api_key is given",
                 settings.address,
@@ -96,23 +103,45 @@ class GrootGateway:
         """
         client = self.connect(self._settings.start_s)
         try:
-            spec = client.hello()
+            with one_of_several(self._settings.policy):
+                spec = client.hello()
         finally:
             client.close()
         self.spec, self.keys = spec, GrootKeys.for_policy(self._settings.embodiment, spec)
-        self._most = self.keys.row_bytes * self._settings.max_rows + _SLACK
+        settings = self._settings
+        self._most = min(self.keys.row_bytes * settings.max_rows + _SLACK, settings.message_mib << 20)
+        listener = listen(self._host, self._port, settings.address)
+        self._folder = tempfile.TemporaryDirectory(prefix="embodied-groot-")
+        behind = f"{self._folder.name}/front"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._front = self._context.socket(zmq.ROUTER)
-            self._front.sndhwm = self._front.rcvhwm = _QUEUE  # who never reads loses its own answers, nobody else's
-            self._front.maxmsgsize = 2 * self._most  # what is a little too large gets an answer, not a lost connection
-            bound = addresses.bind(self._front, self._address, guarded=self._settings.api_key is not None)
+            self._front.sndhwm = self._front.rcvhwm = _QUEUE
+            self._front.maxmsgsize = self._most
+            addresses.bind(self._front, f"ipc://{behind}")
             self._done = self._context.socket(zmq.PULL)
             self._done.bind("inproc://done")
         except BaseException:
+            listener.close()
             self._context.destroy(linger=0)
+            self._folder.cleanup()
             raise
-        return bound
+        self._door = Door(
+            listener,
+            behind,
+            most=self._most,
+            budget=_BUDGET * self._most,
+            connections=settings.connections,
+            patience_s=2 * settings.timeout_s,
+            refusal=lambda size: wire.pack({"error": _line(self._too_large(size))}),
+        )
+        self._door.start()
+        host, port = listener.getsockname()[:2]
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    def _too_large(self, size: int) -> MessageError:
+        fix = f"at most {self._most}, {self._settings.max_rows} rows: send smaller images, or set message_mib"
+        return MessageError(f"a message of {size} bytes", "GR00T gateway", fix)
 
     def connect(self, timeout_s: float | None = None) -> RemoteClient:
         """A session of the policy server."""
@@ -142,10 +171,11 @@ class GrootGateway:
                 worker.stop()
             self._front.close(linger=round(_LOOK_S * 1000))
             self._done.close(linger=0)
-            if all(
-                worker.ended(_LOOK_S) for worker in self._workers
-            ):  # else one waits for the server, up to its deadline
+            ended = [worker.ended(_LOOK_S) for worker in self._workers]
+            if all(ended):  # else one waits for the server, up to its deadline
                 self._context.term()
+            self._door.close(_CLOSE_S)
+            self._folder.cleanup()
         return ASKED_TO_STOP if self._killed else InfrastructureError.exit_status if self._outdated() else 0
 
     def _outdated(self) -> bool:
@@ -174,12 +204,6 @@ class GrootGateway:
 
     def _answer(self, envelope: list[bytes], payload: memoryview) -> Any:
         """The answer to a message, or `_LATER` where a worker gives it."""
-        if payload.nbytes > self._most:
-            raise MessageError(
-                f"a message of {payload.nbytes} bytes",
-                "GR00T gateway",
-                f"at most {self._most}, {self._settings.max_rows} rows",
-            )
         asked = wire.read_request(payload)
         token, client = self._settings.api_key, self._client(envelope[0])
         if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
@@ -274,6 +298,18 @@ class GrootGateway:
 _LATER = object()
 
 
+def check(settings: GrootSettings, spec: PolicySpec) -> None:
+    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+
+    Raises:
+        ConfigError, SpecMismatch: The embodiment does not fit the policy.
+        UserError: As `GrootGateway` and its `open`.
+    """
+    GrootGateway(settings)
+    GrootKeys.for_policy(settings.embodiment, spec)
+    probe(*parse(_host_and_port(settings.address)), settings.address)
+
+
 def main(
     settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
 ) -> int:
@@ -286,8 +322,14 @@ def main(
     gateway = GrootGateway(settings)
     with signals(stop):
         bound = gateway.open()
-        announce(f"answering GR00T clients for policy {gateway.spec.name} at {bound}")
+        announce(f"answering GR00T clients for policy {settings.policy or gateway.spec.name} at {bound}")
         return gateway.run(stop)
+
+
+def _host_and_port(address: str) -> str:
+    """`tcp://*:5555`, as ZeroMQ writes it, too."""
+    plain = address.removeprefix("tcp://")
+    return f"0.0.0.0{plain[1:]}" if plain.startswith("*:") else plain
 
 
 def _line(error: EmbodiedError) -> str:

@@ -24,6 +24,9 @@ class GrootSettings:
         seed: Of the noise of `sample`.
         timeout_s: Seconds within which every request is answered, a restart of the server included.
         max_rows: Rows of one request.
+        message_mib: Longest request, MiB; less where so many rows are shorter. All that are not answered yet may be
+            four times as long.
+        connections: Clients at a time; for one more the one that was silent longest has to connect again.
         workers: Requests that are with the server at a time.
         waiting: Requests that wait for a worker; a further one is told `busy`.
         start_s: Seconds to wait for the policy server at the start.
@@ -40,6 +43,8 @@ class GrootSettings:
     seed: int = 0
     timeout_s: float = 10.0
     max_rows: int = 64
+    message_mib: int = 64
+    connections: int = 64
     workers: int = 8
     waiting: int = 64
     start_s: float = 60.0

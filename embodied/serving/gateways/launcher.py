@@ -1,4 +1,4 @@
-"""Spawns the gateways of a policy server, starts them again when they die, and ends them."""
+"""Spawns the gateways of a policy server, starts them again whenever they die, and ends them."""
 
 import logging
 import multiprocessing
@@ -25,8 +25,9 @@ ASKED_TO_STOP = 100
 """Exit status of a gateway one of whose clients asked, with authority, that the server stop."""
 
 _QUICK_S = 10.0  # a gateway that dies sooner had no life
-_QUICK_DEATHS = 5
+_QUICK_DEATHS = 5  # in a row; then its start has failed, though it is tried again
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_SAY_S = 60.0  # of one that dies again and again
 _ORPHAN_S = 10.0
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -44,8 +45,11 @@ class _Gateway:
     deaths: int = 0
     line: str = ""
     ready: bool = False
+    listening: bool = False
     error: EmbodiedError | None = None
-    given_up: bool = False
+    why: str = ""
+    said: float = -float("inf")
+    ended: bool = False
 
 
 class Gateways:
@@ -53,7 +57,7 @@ class Gateways:
 
     Args:
         wanted: Main function and options of each, which can be pickled; see `Main`.
-        announce: Is told one line when a gateway listens, dies, or is given up.
+        announce: Is told one line when a gateway listens or dies; of one that dies again and again, one a minute.
         clock: Seconds, monotonic.
     """
 
@@ -83,7 +87,7 @@ class Gateways:
             process = gateway.process
             if process is not None and not process.is_alive():
                 asked |= self._bury(gateway, process)
-            if gateway.process is None and not (gateway.given_up or self._closed) and self._clock() >= gateway.due:
+            if gateway.process is None and not (gateway.ended or self._closed) and self._clock() >= gateway.due:
                 self._spawn(gateway)
         return asked
 
@@ -92,24 +96,35 @@ class Gateways:
 
         Raises:
             UserError: As `check`.
-            InfrastructureError: One does not listen in time, or was given up.
+            InfrastructureError: One does not listen in time, or died again and again before it did.
         """
         limit = time.monotonic() + timeout_s
         while not all(gateway.ready for gateway in self._gateways):
             self.check()
             silent = [gateway.name for gateway in self._gateways if not gateway.ready]
-            if any(gateway.given_up for gateway in self._gateways) or time.monotonic() > limit:
+            hopeless = any(g.ended or (g.quick >= _QUICK_DEATHS and not g.ready) for g in self._gateways)
+            if silent and (hopeless or time.monotonic() > limit):
                 raise InfrastructureError("a gateway does not listen", ", ".join(silent), "see the server's log")
             time.sleep(0.02)
         return [gateway.line for gateway in self._gateways]
 
     def status(self) -> list[dict[str, Any]]:
-        """Per gateway: `name`, `line` (what it said), `alive`, `deaths`, `given_up`."""
+        """Per gateway plain values, from any thread: `name`, `state` (`listening`; `starting`; `died`, and it starts
+        again; `ended`), `line` (what it said when it last listened), `deaths`, `error` (why it last died, in one line;
+        empty while it listens), `retry_s` (seconds until it starts again; 0 unless it died).
+        """
+        now = self._clock()
         return [
-            {"name": g.name, "line": g.line, "alive": g.process is not None and g.process.is_alive(),
-             "deaths": g.deaths, "given_up": g.given_up}
-            for g in self._gateways
-        ]  # fmt: skip
+            {
+                "name": gateway.name,
+                "state": (state := _state(gateway)),
+                "line": gateway.line,
+                "deaths": gateway.deaths,
+                "error": "" if state == "listening" else gateway.why,
+                "retry_s": round(max(gateway.due - now, 0.0), 1) if state == "died" else 0.0,
+            }
+            for gateway in self._gateways
+        ]
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Ask them to end, and end them after `timeout_s`."""
@@ -128,6 +143,7 @@ class Gateways:
                 gateway.process.join(1.0)
             gateway.pipe.close()
             gateway.process = gateway.pipe = None
+            gateway.listening, gateway.ended = False, True
 
     def _spawn(self, gateway: _Gateway) -> None:
         ours, theirs = _SPAWN.Pipe()
@@ -146,7 +162,7 @@ class Gateways:
                 if isinstance(said, dict):
                     gateway.error = error_from_body(said)
                 else:
-                    gateway.line, gateway.ready = str(said), True
+                    gateway.line, gateway.ready, gateway.listening = str(said), True, True
                     self._announce(gateway.line)
         except (EOFError, OSError):
             return  # it died; that shows in the process
@@ -157,25 +173,38 @@ class Gateways:
         assert gateway.pipe is not None
         gateway.pipe.close()
         gateway.process = gateway.pipe = None
+        gateway.listening = False
         if process.exitcode == ASKED_TO_STOP:
-            gateway.given_up = True
+            gateway.ended = True
             return True
         if self._closed:
             return False
         if isinstance(gateway.error, UserError) and not gateway.ready:
-            gateway.given_up = True
+            gateway.ended = True
             raise gateway.error
+        now = self._clock()
         gateway.deaths += 1
-        gateway.quick = gateway.quick + 1 if self._clock() - gateway.started < _QUICK_S else 0
-        why = gateway.error.line() if gateway.error is not None else f"exit status {process.exitcode}"
-        if gateway.quick >= _QUICK_DEATHS:
-            gateway.given_up = True
-            self._announce(f"gateway {gateway.name} died {gateway.quick} times in a row and is given up: {why}")
-            return False
-        pause = min(_PAUSE_S * 2 ** max(gateway.quick - 1, 0), _LONGEST_PAUSE_S)
-        gateway.due = self._clock() + pause
-        self._announce(f"gateway {gateway.name} died and starts again in {pause:g} s: {why}")
+        gateway.quick = gateway.quick + 1 if now - gateway.started < _QUICK_S else 0
+        gateway.why = gateway.error.line() if gateway.error is not None else f"exit status {process.exitcode}"
+        often = gateway.quick >= _QUICK_DEATHS
+        doublings = min(max(gateway.quick - 1, 0), 16)
+        pause = _LONGEST_PAUSE_S if often else min(_PAUSE_S * 2**doublings, _LONGEST_PAUSE_S)
+        gateway.due = now + pause
+        if not often:
+            self._announce(f"gateway {gateway.name} died and starts again in {pause:g} s: {gateway.why}")
+        elif now - gateway.said >= _SAY_S:
+            gateway.said = now
+            times = f"{gateway.quick} times in a row"
+            self._announce(f"gateway {gateway.name} died {times} and is tried every {pause:g} s: {gateway.why}")
         return False
+
+
+def _state(gateway: _Gateway) -> str:
+    if gateway.ended:
+        return "ended"
+    if gateway.process is None:
+        return "died" if gateway.deaths else "starting"
+    return "listening" if gateway.listening else "starting"
 
 
 def _child(main: Main, options: Any, pipe: Connection) -> None:

@@ -1,5 +1,6 @@
 """Where a gateway listens for TCP connections, and how it is told to end."""
 
+import errno
 import hmac
 import ipaddress
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from embodied.errors import UserError
+from embodied.wire.addresses import holder
 
 
 def parse(address: str) -> tuple[str, int]:
@@ -44,8 +46,31 @@ def listen(host: str, port: int, address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            what = f"port {port} is in use{holder(port)}"
+            raise UserError(what, address, "stop that process, or choose another port") from None
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise UserError(f"cannot listen: {why.lower()}", address, "choose another port or address") from None
+
+
+def probe(host: str, port: int, address: str) -> None:
+    """Raise `UserError` where nobody could listen there now; port 0 is always free."""
+    listen(host, port, address).close()
+
+
+@contextmanager
+def one_of_several(policy: str) -> Iterator[None]:
+    """What a server says to who names none of its policies, in the words of `embodied serve`."""
+    try:
+        yield
+    except UserError as error:
+        if policy or not error.what.startswith("several policies"):
+            raise
+        raise UserError(
+            "several policies are served, and the gateway answers with one",
+            "gateway_policy",
+            f"give gateway_policy=NAME ({error.fix})",
+        ) from None
 
 
 @contextmanager

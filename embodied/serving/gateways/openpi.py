@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from embodied.client import RemoteClient
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError, nearest
-from embodied.serving.gateways.listening import is_key, is_loopback, listen, parse, signals
+from embodied.serving.gateways.listening import is_key, is_loopback, listen, one_of_several, parse, probe, signals
 from embodied.serving.gateways.openpi_settings import OpenpiSettings
 from embodied.serving.gateways.pulse import Pulse
 from embodied.serving.gateways.robot import Robot
 from embodied.serving.gateways.watch import Watch, cut_off
+from embodied.spec import PolicySpec
 from embodied.wire import openpi
 from embodied.wire.embodiment import Embodiment
 
@@ -35,7 +36,6 @@ _HANDSHAKES.setLevel(logging.CRITICAL)  # those that fail are their clients' aff
 SAID_BEFORE = "Internal server error. Traceback included in previous frame."
 """What openpi's clients expect a connection to be closed with after an error."""
 
-_SLACK = 1 << 20  # bytes of a message beside the arrays that are needed
 _STRANGERS = 32  # connections that have not said who they are; beyond, the oldest is cut off, so newcomers are heard
 _SHAKE_S = 5.0
 _PING_S, _PONG_S = 20.0, 60.0
@@ -79,9 +79,10 @@ class OpenpiGateway:
         settings = self._settings
         serve = _websockets()
         self._pulse = Pulse(settings.server, settings.timeout_s, settings.keys, settings.policy)
-        self.spec = self._pulse.start(settings.start_s)
+        with one_of_several(settings.policy):
+            self.spec = self._pulse.start(settings.start_s)
         embodiment = Embodiment.from_config(settings.embodiment, self.spec)
-        self._limits = openpi.Limits(total=4 * embodiment.request_bytes + _SLACK)
+        self._limits = openpi.Limits(total=embodiment.message_bytes)
         self._server: Server = serve(
             self._converse,
             sock=listen(self._host, self._port, settings.address),
@@ -93,7 +94,7 @@ class OpenpiGateway:
             ping_interval=_PING_S,
             ping_timeout=_PONG_S,
             max_size=self._limits.total,
-            max_queue=4,
+            max_queue=1,  # each may be as long as a message
             logger=_HANDSHAKES,
         )
         shake = self._server.handler
@@ -216,6 +217,19 @@ class OpenpiGateway:
                 pass
 
 
+def check(settings: OpenpiSettings, spec: PolicySpec) -> None:
+    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+
+    Raises:
+        ConfigError, SpecMismatch: The embodiment does not fit the policy.
+        UserError: As `OpenpiGateway` and its `open`.
+    """
+    OpenpiGateway(settings)
+    _websockets()
+    Embodiment.from_config(settings.embodiment, spec)
+    probe(*parse(settings.address), settings.address)
+
+
 def run(
     settings: OpenpiSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
 ) -> int:
@@ -228,7 +242,7 @@ def run(
     gateway = OpenpiGateway(settings)
     with signals(stop):
         bound = gateway.open()
-        announce(f"answering openpi clients for policy {gateway.spec.name} at {bound}")
+        announce(f"answering openpi clients for policy {settings.policy or gateway.spec.name} at {bound}")
         gateway.run(stop)
     return 0
 

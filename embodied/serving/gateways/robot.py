@@ -47,6 +47,7 @@ class Robot:
             "action_dim": spec.agent.action_dim,
             "embodiment": self._embodiment.name,
             "observation": self._embodiment.keys,
+            "max_request_bytes": self._embodiment.message_bytes,
             "action": {key: [spec.chunk, len(columns)] for key, columns in self._embodiment.outputs.items()},
         }
 
