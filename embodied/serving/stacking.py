@@ -23,7 +23,7 @@ class Stacker:
 
     def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
         """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
-        if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # its arrays are its own, or views of its own frames
+        if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # its arrays, or its frames, are its own
             alone = batch[0].observation
             streams = {
                 name: array if array.flags.writeable else self._copied(name, array)
