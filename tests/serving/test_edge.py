@@ -30,6 +30,7 @@ from embodied.files import sealed
 from embodied.serving.edge import Known, Upstream
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
+from embodied.wire.key_files import add_client, create_server
 
 
 class World:
@@ -202,3 +203,13 @@ def test_an_edge_imports_no_simulator_and_no_ray() -> None:
         "embodied.serving.server; print(json.dumps([m for m in ('mujoco', 'ray', 'hydra') if m in sys.modules]))"
     )
     assert json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) == []
+
+
+def test_keys_without_the_key_of_who_signs_are_refused(tmp_path: Path) -> None:
+    create_server(tmp_path / "keys")
+    carried = add_client(tmp_path / "keys", "arm", ["act"])
+    upstream = Upstream("tcp://192.0.2.1:5555", tmp_path / "edge", keys=carried)
+    upstream._known = Known("served", SPEC, BUILD)
+    with pytest.raises(UserError, match=r"no signing.key in it, so no version could be checked"):
+        upstream.start(Registry(tmp_path / "edge"), heavy(0), lambda: Version(0, ""))
+    assert upstream.status()["upstream"]["final"] is False

@@ -121,7 +121,7 @@ def test_many_clients_at_once(address: Address) -> None:
         ({"camera": np.zeros((8, 8, 3), np.float32)}, ["camera", "float32", "uint8"]),
         ({"camera": np.zeros((9, 8, 3), np.uint8)}, ["camera", "(9, 8, 3)"]),
         ({"state": np.zeros(5)}, ["state", "(5,)"]),
-        ({"state": np.full(4, np.nan)}, ["state", "not finite"]),
+        ({"state": np.full(4, np.nan)}, ["state", "is not finite", "send finite numbers"]),
         ({"state": "north"}, ["state", "str", "numpy array"]),
         ({"instruction": 3}, ["instruction", "int", "string"]),
         ({"instruction": "x" * 65}, ["instruction", "65 bytes"]),
