@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from typing import Any
 
 import torch
 
-from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError, UserError
+from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError
+from embodied.runtime.beside import Beside
 from embodied.runtime.checkpoint import check_spec
 from embodied.runtime.parts import build_policy, make_body, make_policy
 from embodied.runtime.published import open_run, whole_number
@@ -20,7 +20,6 @@ from embodied.runtime.serve_settings import ServeSettings
 from embodied.serving.desk import Desk, Part
 from embodied.serving.edge import Upstream
 from embodied.serving.following import Follower, audited
-from embodied.serving.gateways.launcher import Gateways
 from embodied.serving.health import HealthServer
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
@@ -30,7 +29,6 @@ from embodied.serving.server import PolicyServer
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer, Trusted
-from embodied.wire.key_files import add_client
 from policies.base import Policy
 
 log = logging.getLogger(__name__)
@@ -38,7 +36,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _SAY_S = 5.0
 _STUCK_S = 120.0
-_GATEWAY = "gateway"
 
 
 def run_server(settings: ServeSettings, own_policy: bool = False, announce: Callable[[str], object] = print) -> None:
@@ -61,11 +58,12 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
             max_rows=settings.max_rows,
             max_requests=settings.max_requests,
         )
+        beside = Beside(settings, desks, announce)
         if settings.http is not None:
-            health = HealthServer(settings.http, lambda: server.snapshot)
+            health = HealthServer(settings.http, lambda: {**server.snapshot, "gateways": beside.status()})
             announce(f"health, metrics and status at http://{health.start()}")
             stack.callback(health.close)
-        stop, beside = threading.Event(), _Beside(settings, announce)
+        stop = threading.Event()
 
         def listening(line: str) -> None:
             announce(line)
@@ -217,79 +215,3 @@ def _await_first(host: PolicyHost, registry: Registry, upstream: Upstream, annou
             announce(f"waiting for the first version from {upstream.address}: {progress or status['state']}")
             said = now
         time.sleep(_LOOK_S)
-
-
-class _Beside:
-    """The gateways beside a server, watched in a thread of their own."""
-
-    def __init__(self, settings: ServeSettings, announce: Callable[[str], object]) -> None:
-        self.error: EmbodiedError | None = None
-        self._settings, self._announce = settings, announce
-        self._thread: threading.Thread | None = None
-        self._ending = threading.Event()
-        self._key = _api_key(settings.api_key)
-        if settings.openpi is not None or settings.groot is not None:
-            self._keys = _gateway_keys(settings.keys)
-
-    def start(self, server: str, stop: threading.Event) -> None:
-        """Spawn them; `stop` is set when one cannot listen, or a client asked for it."""
-        wanted = self._wanted(server.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
-        if wanted:
-            self._thread = threading.Thread(target=self._watch, args=(wanted, stop), name="gateways", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join(10.0)
-
-    def _wanted(self, server: str) -> list[tuple[Any, Any]]:
-        settings, wanted = self._settings, list[tuple[Any, Any]]()
-        policy = settings.gateway_policy or ""
-        if settings.openpi is not None:
-            from embodied.serving.gateways import openpi
-
-            options = openpi.OpenpiSettings(server, settings.openpi, policy, settings.embodiment, self._keys, self._key)
-            wanted.append((openpi.run, options))
-        if settings.groot is not None:
-            from embodied.serving.gateways import groot
-
-            at = settings.groot if "://" in settings.groot else f"tcp://{settings.groot}"
-            wanted.append(
-                (groot.main, groot.GrootSettings(server, at, policy, settings.embodiment, self._keys, self._key))
-            )
-        return wanted
-
-    def _watch(self, wanted: list[tuple[Any, Any]], stop: threading.Event) -> None:
-        gateways = Gateways(wanted, self._announce)
-        try:
-            gateways.start()
-            while not (self._ending.is_set() or stop.is_set()):
-                if gateways.check():
-                    self._announce("a gateway's client asked the server to stop")
-                    stop.set()
-                self._ending.wait(_LOOK_S)
-        except EmbodiedError as error:
-            self.error = error
-            stop.set()
-        finally:
-            gateways.close()
-
-
-def _api_key(given: str | None) -> str | None:
-    if given is None or not given.startswith("env:"):
-        return given
-    name = given.removeprefix("env:")
-    if not (key := os.environ.get(name)):
-        raise UserError(f"the environment has no {name}", "api_key", f"export {name}=...")
-    return key
-
-
-def _gateway_keys(folder: str | None) -> str | None:
-    """The keys with which gateways call a server that asks for some: a client of their own, which may only act."""
-    if folder is None:
-        return None
-    carried = add_client(Path(folder), _GATEWAY, ["act"])
-    if carried is None:
-        raise UserError("the client gateway has no keys here", folder, f"embodied keys remove {folder} {_GATEWAY}")
-    return str(carried)

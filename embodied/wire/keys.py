@@ -21,6 +21,7 @@ _SETTLED_S = 2.0  # a folder that changed this recently may change again without
 _TELL_S, _TELL_KEYS = 60.0, 32  # a refused key is named once in this time, and at most so many keys are
 _ZAP = "inproc://zeromq.zap.01"
 _JOIN_S = 5.0
+_PLACE_S = 1.0
 
 _Seen = tuple[tuple[str, int, int], ...]
 
@@ -138,10 +139,24 @@ class Doorman:
         ends = f"inproc://doorman-{id(self)}"
         self._door, self._bell, self._ear = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PAIR, zmq.PAIR))
         self._door.linger = self._bell.linger = self._ear.linger = 0
-        self._door.bind(_ZAP)
+        self._take_place()
         self._ear.bind(ends)
         self._bell.connect(ends)
         self.thread = threading.Thread(target=self._run, name="doorman", daemon=True)
+
+    def _take_place(self) -> None:
+        """Bind; the place of a doorman that has just been stopped is free a moment later."""
+        limit = time.monotonic() + _PLACE_S
+        while True:
+            try:
+                self._door.bind(_ZAP)
+                return
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE or time.monotonic() >= limit:
+                    for sock in (self._door, self._bell, self._ear):
+                        sock.close()
+                    raise
+                time.sleep(0.005)
 
     def stop(self) -> None:
         """Let nobody in any more; before the context ends."""

@@ -4,8 +4,6 @@ import threading
 import time
 from pathlib import Path
 
-import zmq
-
 from embodied.client import RemoteClient
 from embodied.errors import EmbodiedError
 from embodied.spec import PolicySpec
@@ -78,10 +76,10 @@ class Pulse:
                 self._ask()
             except EmbodiedError as error:
                 self._trouble = error.line()
-            except zmq.ZMQError:
-                if not self._stop.is_set():  # else the process ends, and its sockets are closed already
-                    raise
-                return
+            except Exception:
+                if self._stop.is_set() or not threading.main_thread().is_alive():
+                    return  # the process ends, and its sockets are closed already
+                raise
         self._client.close()
 
     def _ask(self) -> None:
