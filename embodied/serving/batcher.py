@@ -52,6 +52,9 @@ class Request:
             self.size += stream.nbytes
 
 
+_NO_WAIT_S = 0.001  # a poll cannot wait for less
+
+
 class Batcher:
     """A bounded queue that gives batches: robots first, then simulators, each session in turn.
 
@@ -92,6 +95,11 @@ class Batcher:
     def robots(self) -> int:
         """Robots' requests that wait."""
         return self._robots
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return self._rows
 
     @property
     def oldest(self) -> float:
@@ -152,17 +160,20 @@ class Batcher:
         self._fill([r for r in self._queue if r.session != session or peer not in (None, r.peer)])
         return before - len(self._queue)
 
-    def due(self, active: AbstractSet[Hashable]) -> float:
+    def due(self, active: AbstractSet[Hashable], takes_s: float = 0.0) -> float:
         """When the next batch is ready: infinity with an empty queue, minus infinity for at once.
 
         Args:
             active: Simulators that might ask soon.
+            takes_s: Seconds that a batch takes, 0 for not known: to wait longer than that for companions gains nothing.
         """
         if not self._queue:
             return float("inf")
         if self._robots or self._rows >= self._max_rows or active <= self._waiting.keys():
             return -float("inf")
-        return self._queue[0].arrived + self._max_wait_s
+        if 0 < takes_s < _NO_WAIT_S:
+            return -float("inf")
+        return self._queue[0].arrived + min(self._max_wait_s, takes_s or self._max_wait_s)
 
     def take(self, now: float, takes: Takes) -> list[Request]:
         """The next batch: the first request's mode, as many as fit without making one of them late."""

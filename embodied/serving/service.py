@@ -84,7 +84,9 @@ class Service:
         """When a batch is ready, see `Batcher.due`."""
         while self._active and now - next(iter(self._active.values())) >= _ACTIVE_S:
             self._active.popitem(last=False)
-        return self._batcher.due(self._active.keys())
+        if not self._batcher:
+            return float("inf")
+        return self._batcher.due(self._active.keys(), self._batch_time.estimate(self._batcher.rows, now))
 
     def greet(self, peer: bytes, session: Session, message: Message) -> None:
         """Answer a `hello`: what the policy needs, and whether the body offers it."""
