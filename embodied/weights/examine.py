@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-_BLOCK = 2**20  # bytes: hashed and looked through while they are in the cache
+_BLOCK = 2**21  # bytes: hashed and looked through while they are in the cache
 _THREADS, _WORTH = 2, 2**25  # from so many bytes on, arrays are looked through in two threads
 _HALF = np.uint16(0x7C00)  # exponent of a float16 that is infinite or no number
 
