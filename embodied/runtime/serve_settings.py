@@ -19,6 +19,8 @@ class ServeSettings:
         policies: Name to run, to serve several; instead of `run`.
         upstream: A server to follow, from which versions are fetched; instead of `run`.
         weights: Folder where pushed or fetched versions are kept; null keeps pushed ones in memory only.
+        keep: How many of the newest versions stay in `weights`.
+        keep_gb: Size of all versions in it, beyond which the oldest go first; 0 for no limit.
         bandwidth_mbit: Most megabits per second to take from upstream; 0 for no limit.
         name: What an edge calls itself to its upstream; null is the machine's name.
         address: Where to listen. Beyond loopback `keys` is needed.
@@ -44,6 +46,8 @@ class ServeSettings:
     policies: dict[str, str] | None = None
     upstream: str | None = None
     weights: str | None = None
+    keep: int = 5
+    keep_gb: float = 0.0
     bandwidth_mbit: float = 0.0
     name: str | None = None
     address: str = "ipc:///tmp/embodied-policy"
@@ -61,6 +65,8 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         require(self.bandwidth_mbit >= 0, "bandwidth_mbit", self.bandwidth_mbit, "choose 0 (no limit) or more")
+        require(self.keep >= 1, "keep", self.keep, "choose 1 or more versions")
+        require(0 <= self.keep_gb <= 1e6, "keep_gb", self.keep_gb, "choose 0 (no limit) to 1e6")
         require(0 <= self.max_wait_ms <= 1000, "max_wait_ms", self.max_wait_ms, "choose 0 to 1000 milliseconds")
         require(1 <= self.max_rows <= 65536, "max_rows", self.max_rows, "choose 1 to 65536")
         require(1 <= self.max_requests <= 65536, "max_requests", self.max_requests, "choose 1 to 65536")

@@ -90,7 +90,7 @@ def _desks(
     body.close()
     registry = None
     if settings.weights is not None:
-        registry = Registry(settings.weights, trusted=Trusted.from_keys(settings.keys))
+        registry = _registry(settings, settings.weights, settings.keys)
     return {policy.spec.name: _desk(settings, policy, registry, settings.policy)}
 
 
@@ -125,6 +125,10 @@ def _desk(
     receiver = part or Receiver(host, loader, store=registry, trusted=trusted)
     offer = Offer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
     return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
+
+
+def _registry(settings: ServeSettings, folder: Path | str, keys: str | None) -> Registry:
+    return Registry(folder, settings.keep, int(settings.keep_gb * 1e9), trusted=Trusted.from_keys(keys))
 
 
 def _begin(host: PolicyHost, registry: Registry) -> bool:
@@ -174,7 +178,7 @@ def _edge(
     policy = build_policy(build, known.spec.agent, seed=0)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
-    registry = Registry(folder, trusted=Trusted.from_keys(settings.upstream_keys))
+    registry = _registry(settings, folder, settings.upstream_keys)
     hosts: list[PolicyHost] = []
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
     stack.callback(upstream.close)

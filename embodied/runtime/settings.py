@@ -151,16 +151,19 @@ class Video:
 
 @dataclass
 class Runtime:
-    """threads: torch threads; physics has its own. versions: weight versions kept on disk. hold_s: seconds a run waits
-    after a rollback to be told to go on."""
+    """threads: torch threads; physics has its own. versions: weight versions kept on disk. versions_gb: their size,
+    beyond which the oldest go first, 0 for no limit. hold_s: seconds a run waits after a rollback to be told to go
+    on."""
 
     threads: int = 1
     versions: int = 5
+    versions_gb: float = 0.0
     hold_s: float = 3600.0
 
     def __post_init__(self) -> None:
         require(1 <= self.threads <= 1024, "runtime.threads", self.threads, "choose 1 to 1024")
         require(self.versions >= 2, "runtime.versions", self.versions, "choose 2 or more")
+        require(0 <= self.versions_gb <= 1e6, "runtime.versions_gb", self.versions_gb, "choose 0 (no limit) to 1e6")
         require(0 < self.hold_s <= 1e7, "runtime.hold_s", self.hold_s, "choose seconds, such as 3600")
 
 
