@@ -81,6 +81,12 @@ class Busy(InfrastructureError):
     code = "busy"
 
 
+class NotShared(InfrastructureError):
+    """Two processes share no memory; what was left there has to be sent."""
+
+    code = "not_shared"
+
+
 class WeightsHeld(InfrastructureError):
     """A rollback stopped publication; what is served stays until somebody says to go on."""
 

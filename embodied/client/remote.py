@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.client.base import Mode, Version
+from embodied.client.lending import Lender
 from embodied.client.pending import Pending
 from embodied.client.pushing import push
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.errors import MessageError, SpecMismatch, UserError, nearest
+from embodied.errors import MessageError, NotShared, SpecMismatch, UserError, nearest
 from embodied.spec import BodySpec, PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.weights.shared import SharedBlock
@@ -68,6 +69,7 @@ class RemoteClient:
         self.served_as, self.build = policy, dict[str, Any]()
         self._streams: frozenset[str] | None = None
         self._block = SharedBlock() if is_local(address) else None
+        self._lender = Lender() if address.startswith("ipc://") else None
 
     def hello(self, body: BodySpec | None = None, agent: str = "robot") -> PolicySpec:
         said = {"body": body.to_dict() if body else None, "agent": agent, "role": self._role}
@@ -93,6 +95,16 @@ class RemoteClient:
                 later. None for the client's `timeout_s`.
         """
         body, arrays = {"mode": mode, "role": self._role}, self._encode(observation, noise_keys)
+        if self._lender is not None:
+            said, rest = self._lender.lend(arrays)
+            try:
+                answer = self._requester.request(
+                    "act", policy=self.served_as, body=body | said, arrays=rest, timeout_s=deadline_s
+                )
+                return chunk_from_message(answer.body, answer.arrays)
+            except NotShared:
+                self._lender.close()
+                self._lender = None
         answer = self._requester.request("act", policy=self.served_as, body=body, arrays=arrays, timeout_s=deadline_s)
         return chunk_from_message(answer.body, answer.arrays)
 
@@ -164,6 +176,8 @@ class RemoteClient:
         self._requester.close()
         if self._block is not None:
             self._block.close()
+        if self._lender is not None:
+            self._lender.close()
 
     def _encode(self, observation: Observation, noise_keys: NDArray[Any]) -> Arrays:
         if not isinstance(noise_keys, np.ndarray) or noise_keys.dtype != np.int64:

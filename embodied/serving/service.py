@@ -19,6 +19,7 @@ from embodied.errors import (
     nearest,
 )
 from embodied.serving.batcher import Batcher, Request
+from embodied.serving.borrowing import Borrower
 from embodied.serving.desk import Desk
 from embodied.serving.faults import Faults
 from embodied.serving.host import PolicyHost
@@ -62,7 +63,7 @@ class Service:
         self._batcher, self._outbox, self._clock = batcher, outbox, clock
         self._batch_time, self._latency, self._batch_s = BatchTime(), Latency(), 0.0
         self._active: OrderedDict[Session, float] = OrderedDict()
-        self._stack = Stacker()
+        self._stack, self._borrower = Stacker(), Borrower()
         self._keys = [(s.name, f"stream/{s.name}") for s in desk.host.spec.agent.observations]
         self._forms: set[Form] = set()
 
@@ -132,6 +133,8 @@ class Service:
             if takes >= left:
                 self.counts.late += 1
                 raise _late(takes, left, waited)
+        if "block" in message.body:
+            form = form + self._borrower.fill(message)
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
         self.host.check_finite(seen)

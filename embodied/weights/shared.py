@@ -1,4 +1,4 @@
-"""A version's content in memory that another process of the same user on this machine can read.
+"""What another process of the same user on this machine can read: a version's content, or pictures.
 
 The sender owns an anonymous file in memory, whose name is its process, its descriptor and a random token. The kernel
 frees it when the last of both processes has let go of it, however they end. It can neither shrink nor grow, so that
@@ -47,6 +47,18 @@ class SharedBlock:
         copies = views(self._bytes, manifest.tensors)
         each(lambda name: np.copyto(copies[name], tensors[name], casting="no"), copies, copies.values())
         return self._name
+
+    def room(self, nbytes: int) -> str:
+        """Make sure of so many bytes, whatever is in them; the block's name, or nothing where there is none."""
+        if self._bytes.size < nbytes or not self._name:
+            self.close()
+            self._make(nbytes)
+        return self._name
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All of it."""
+        return self._bytes
 
     def close(self) -> None:
         """Let go of the block; whoever reads it still may go on."""
