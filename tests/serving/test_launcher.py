@@ -108,7 +108,7 @@ def test_pauses_grow_and_it_is_tried_again_for_ever_with_a_line_a_minute() -> No
     assert said[4] == f"gateway test_launcher died 5 times in a row and is tried every 30 s: {why}"
     with pytest.raises(InfrastructureError, match="does not listen"):
         gateways.wait_ready(1)
-    for death, lines in ((6, 5), (7, 5), (8, 6)):
+    for death, lines in ((6, 5), (7, 6), (8, 6)):
         clock.now += 30.0
         until(lambda death=death: gateways.check() or gateways.status()[0]["deaths"] == death)
         assert len(said) == lines and gateways.status()[0]["error"] == why

@@ -142,7 +142,9 @@ def test_a_station_answers_each_mutant_once_or_not_at_all(count: int, caplog: py
         if turn == count // 4:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert errors > count // 4
-    assert not [record for record in caplog.records if record.exc_info], "a mutant was not foreseen"
+    unforeseen = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    # The toy policy's own, of numbers that are finite and huge.
+    assert set(unforeseen) <= {"the policy has a bug"}, "a mutant was not foreseen"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024, "KiB"
     assert server.desks[SPEC.name].host.version == VERSION.version
     assert server.snapshot()["sessions"] <= 64
