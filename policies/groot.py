@@ -168,7 +168,7 @@ class _Asker:
                     sock.send_multipart([b"", message], zmq.NOBLOCK)
                     sent = True
             elif sock.poll(round(min(left, _LOOK_S) * 1000) + 1, zmq.POLLIN):
-                parts = sock.recv_multipart()
+                parts = sock.recv_multipart(zmq.NOBLOCK)
                 return parts[-1]
             else:
                 sent = not self._lost()
@@ -196,7 +196,7 @@ class _Asker:
         """Whether the connection broke since this was last asked."""
         broke = False
         while self._events is not None and self._events.poll(0):
-            self._events.recv_multipart()
+            self._events.recv_multipart(zmq.NOBLOCK)
             broke = True
         return broke
 

@@ -74,6 +74,7 @@ def ended(pid: int) -> str:
 
 
 def main(mode: str, file: str, work_name: str, check_name: str, folder_name: str, *counts: str) -> None:
+    sys.path.insert(0, str(Path(file).parent))  # as pytest does, for what the tests of a folder share
     spec = importlib.util.spec_from_file_location("under_test", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

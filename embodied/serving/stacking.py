@@ -22,7 +22,7 @@ class Stacker:
         self._spare: dict[tuple[str, int], list[NDArray[Any]]] = {}
 
     def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
-        """All rows of a batch, in order, and their noise keys: copies, writable, for whoever keeps them."""
+        """All rows of a batch in order, [B, ...] per stream, and noise keys [B, 4]; writable, to be kept."""
         if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # its arrays, or its frames, are its own
             alone = batch[0].observation
             streams = {

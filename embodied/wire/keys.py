@@ -173,7 +173,7 @@ class Doorman:
         try:
             while self._ear not in (ready := dict(poller.poll())):
                 if self._door in ready:
-                    self._answer(self._door.recv_multipart())
+                    self._answer(self._door.recv_multipart(zmq.NOBLOCK))
         except zmq.ZMQError as error:
             if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
                 log.exception("nobody is let in any more")

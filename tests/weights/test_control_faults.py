@@ -10,35 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from published import FAULTS, made_elsewhere, publish, wanted
 
 from embodied.errors import EmbodiedError
-from embodied.weights.manifest import Manifest, Version
+from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
-
-SPEC = {"name": "mlp", "chunk": 2}
-FAULTS = Path(__file__).parents[1] / "faults.py"
-
-
-def tensors(value: float) -> dict[str, np.ndarray]:
-    return {"weight": np.full((4, 3), value, np.float32)}
-
-
-def publish(registry: Registry, count: int = 1) -> int:
-    for _ in range(count):
-        number = registry.reserve("mlp")
-        registry.publish("mlp", number, tensors(number), SPEC)
-    return number
-
-
-def wanted(registry: Registry) -> int:
-    version = registry.wanted("mlp")
-    return version.number if version else 0
-
-
-def made_elsewhere(number: int, value: float = 0.5) -> tuple[Manifest, dict[str, np.ndarray]]:
-    return Manifest.of("mlp", number, tensors(value), SPEC), tensors(value)
 
 
 def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_path: Path) -> None:

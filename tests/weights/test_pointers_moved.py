@@ -3,40 +3,17 @@
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from published import SPEC, made_elsewhere, publish, tensors, wanted
 
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
 from embodied.files import sealed
 from embodied.weights.manifest import Manifest
 from embodied.weights.pointers import Held, Pointers
 from embodied.weights.registry import Registry
-
-SPEC = {"name": "mlp", "chunk": 2}
-FAULTS = Path(__file__).parents[1] / "faults.py"
-
-
-def tensors(value: float) -> dict[str, np.ndarray]:
-    return {"weight": np.full((4, 3), value, np.float32)}
-
-
-def publish(registry: Registry, count: int = 1) -> int:
-    for _ in range(count):
-        number = registry.reserve("mlp")
-        registry.publish("mlp", number, tensors(number), SPEC)
-    return number
-
-
-def wanted(registry: Registry) -> int:
-    version = registry.wanted("mlp")
-    return version.number if version else 0
-
-
-def made_elsewhere(number: int, value: float = 0.5) -> tuple[Manifest, dict[str, np.ndarray]]:
-    return Manifest.of("mlp", number, tensors(value), SPEC), tensors(value)
 
 
 def test_a_rollback_serves_an_older_version_and_holds_until_resumed(tmp_path: Path) -> None:

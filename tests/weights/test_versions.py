@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from published import SPEC, publish, tensors
 
 from embodied.errors import CorruptFile, InfrastructureError
 from embodied.files import TEMPORARY
@@ -14,19 +14,7 @@ from embodied.weights.manifest import Manifest
 from embodied.weights.pointers import Pointers
 from embodied.weights.registry import Registry
 
-SPEC = {"name": "mlp", "chunk": 2}
 FILES = ["manifest.json", "model.safetensors"]
-
-
-def tensors(value: float) -> dict[str, np.ndarray]:
-    return {"weight": np.full((4, 3), value, np.float32)}
-
-
-def publish(registry: Registry, count: int = 1) -> int:
-    for _ in range(count):
-        number = registry.reserve("mlp")
-        registry.publish("mlp", number, tensors(number), SPEC)
-    return number
 
 
 def damage(registry: Registry, number: int, name: str = "model.safetensors") -> None:

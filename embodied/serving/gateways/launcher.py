@@ -1,5 +1,6 @@
 """Spawns the gateways of a policy server, starts them again whenever they die, and ends them."""
 
+import json
 import logging
 import multiprocessing
 import os
@@ -29,6 +30,7 @@ _QUICK_DEATHS = 5  # in a row; then its start has failed, though it is tried aga
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _SAY_S = 60.0  # of one that dies again and again
 _ORPHAN_S = 10.0
+_SAID_BYTES = 2**16
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -158,7 +160,8 @@ class Gateways:
         """Take in what a gateway has said."""
         try:
             while gateway.pipe is not None and gateway.pipe.poll(0):
-                said = gateway.pipe.recv()
+                # No pickle: a gateway reads what strangers send.
+                said = json.loads(gateway.pipe.recv_bytes(_SAID_BYTES))
                 if isinstance(said, dict):
                     gateway.error = error_from_body(said)
                 else:
@@ -166,6 +169,8 @@ class Gateways:
                     self._announce(gateway.line)
         except (EOFError, OSError):
             return  # it died; that shows in the process
+        except ValueError:
+            log.warning("gateway %s said something that is no JSON", gateway.name)
 
     def _bury(self, gateway: _Gateway, process: BaseProcess) -> bool:
         """Whether a dead gateway ended because a client asked; else it is to start again after a pause."""
@@ -211,18 +216,22 @@ def _child(main: Main, options: Any, pipe: Connection) -> None:
     """Runs a gateway; says to its parent what it has to say, and ends when the parent does."""
     threading.Thread(target=_end_with_parent, args=(pipe,), name="parent", daemon=True).start()
     try:
-        status = main(options, pipe.send)
+        status = main(options, lambda line: _say(pipe, line))
     except EmbodiedError as error:
-        pipe.send(error.to_dict())
+        _say(pipe, error.to_dict())
         status = error.exit_status
     except KeyboardInterrupt:
         status = 0
     raise SystemExit(status or 0)
 
 
+def _say(pipe: Connection, said: object) -> None:
+    pipe.send_bytes(json.dumps(said).encode()[:_SAID_BYTES])
+
+
 def _end_with_parent(pipe: Connection) -> None:
     try:
-        pipe.recv()  # nothing is ever sent; it ends when the parent's half is closed
+        pipe.recv_bytes(_SAID_BYTES)  # nothing is ever sent; it ends when the parent's half is closed
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_ORPHAN_S)
