@@ -121,6 +121,7 @@ class ActionChunk:
         versions: [B] int64, the weights that decided.
         policy: Name of the policy.
         valid_s: Seconds after the observation's capture at which the chunk expires.
+        stored: Name to [B, *shape] of `PolicySpec.stored`; empty where the mode of the distribution was taken.
     """
 
     rows: Rows
@@ -130,6 +131,7 @@ class ActionChunk:
     versions: NDArray[np.int64]
     policy: str
     valid_s: float = float("inf")
+    stored: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -217,6 +219,8 @@ class Segment:
         starts: Episodes that began in this segment, or None.
         mode: `train`, `evaluation` or `demonstration`.
         state_hash: [T, B] uint64 or None, as in `StepResult`.
+        stored: Name to [T, B, *shape], decision arrays as in `ActionChunk`; learners consume them, episodes do not keep
+            them.
     """
 
     id: str
@@ -247,6 +251,7 @@ class Segment:
     starts: Starts | None
     mode: str = "train"
     state_hash: NDArray[np.uint64] | None = None
+    stored: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:

@@ -190,6 +190,8 @@ class PolicySpec:
         chunk: Actions in one chunk, K.
         execute: How many actions of a chunk to execute before asking again; 1 to K.
         extra: What else identifies the policy (network sizes, tokenizer); compared when a checkpoint is loaded.
+        stored: What a sampled decision carries beside its actions for a learner to judge it by, such as the path of a
+            denoising; one array per decision.
     """
 
     name: str
@@ -197,6 +199,7 @@ class PolicySpec:
     chunk: int = 1
     execute: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    stored: Streams = ()
 
     def check_body(self, body: BodySpec, agent: str = "robot") -> None:
         """Raise `SpecMismatch` unless this policy can drive `agent` of `body`."""
@@ -221,6 +224,7 @@ class PolicySpec:
             "chunk": self.chunk,
             "execute": self.execute,
             "extra": json.loads(json.dumps(dict(self.extra))),
+            **({"stored": json.loads(json.dumps([asdict(s) for s in self.stored]))} if self.stored else {}),
         }
 
     @classmethod
@@ -232,8 +236,9 @@ class PolicySpec:
                 int(data["chunk"]),
                 int(data["execute"]),
                 dict(data["extra"]),
+                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data.get("stored", ())),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None
 
 

@@ -1,25 +1,82 @@
 """A Gaussian policy of two small tanh networks over all one-dimensional float streams."""
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from embodied import noise
-from embodied.data import ActionChunk, Observation
-from embodied.errors import ConfigError, SpecMismatch, WeightsRefused, nearest
-from embodied.spec import AgentSpec, PolicySpec
-from policies.base import Mode
-from policies.nn import GaussianActorCritic
+from embodied.errors import ConfigError, SpecMismatch
+from embodied.spec import AgentSpec
+from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.nn import gaussian_entropy, gaussian_log_prob, tanh_mlp
+from policies.senses import Senses, action_scales
+from policies.torch_policy import TorchPolicy
 
-BLOCK = 64  # rows of every matrix product in `act`: one shape, so a row's sums never depend on the batch around it
+BLOCK = 64
 ACTION_NOISE = 1  # `purpose` of the keyed noise
 
 
-class MLPPolicy:
+class GaussianActorCritic(PolicyNetwork):
+    """Separate actor and critic on one flat observation, with a standard deviation that no state changes.
+
+    Args:
+        inputs: F.
+        chunk: K.
+        scale: [D] physical units of one raw unit.
+        hidden: Widths of the hidden layers.
+        init_std: Standard deviation of raw actions to begin with.
+        seed: Draws the weights.
+    """
+
+    def __init__(
+        self, inputs: int, chunk: int, scale: Sequence[float], hidden: Sequence[int], init_std: float, seed: int
+    ) -> None:
+        super().__init__(chunk, scale, inputs, inputs)
+        generator = torch.Generator().manual_seed(seed)
+        self.actor = tanh_mlp((inputs, *hidden, chunk * self.action_dim), 0.01, generator)
+        self.critic = tanh_mlp((inputs, *hidden, 1), 1.0, generator)
+        self.log_std = nn.Parameter(torch.full((self.action_dim,), math.log(init_std)))
+
+    def raw_mean(self, inputs: Inputs) -> Tensor:
+        """Means of raw actions [N, K, D]."""
+        return self.actor(inputs["state"]).view(-1, self.chunk, self.action_dim)
+
+    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+        draws = noise.normal(noise_keys, self.chunk * self.action_dim, ACTION_NOISE)
+        return torch.from_numpy(draws).to(self.device).view(-1, self.chunk, self.action_dim)
+
+    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+        mean = self.raw_mean(inputs)
+        raw = mean if draws is None else mean + torch.exp(self.log_std) * draws
+        actions = raw * self.action_scale
+        return Decided(actions, self._log_prob(mean, actions), self.value(inputs))
+
+    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+        mean = self.raw_mean(inputs)
+        entropy = gaussian_entropy(self.log_std).expand_as(mean)
+        return Judged(self._log_prob(mean, actions), self.value(inputs), entropy)
+
+    def value(self, inputs: Inputs) -> Tensor:
+        return self.critic(inputs["state"]).squeeze(-1)
+
+    def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
+        """Squared error of raw actions: maximum likelihood for a Gaussian of fixed standard deviation."""
+        return (self.raw_mean(inputs) - actions / self.action_scale).square().mean(-1)
+
+    def prepare_clone(self, std: float) -> None:
+        with torch.no_grad():
+            self.log_std.fill_(math.log(std))
+
+    def _log_prob(self, raw_mean: Tensor, actions: Tensor) -> Tensor:
+        return gaussian_log_prob(actions / self.action_scale, raw_mean, self.log_std)
+
+
+class MLPPolicy(TorchPolicy):
     """Chunks of one action from the one-dimensional float32 streams, concatenated in the order of `agent.observations`.
 
     Args:
@@ -36,6 +93,8 @@ class MLPPolicy:
         SpecMismatch: No float observation stream, or an action stream that is not float32.
     """
 
+    network: GaussianActorCritic
+
     def __init__(
         self,
         name: str,
@@ -45,100 +104,15 @@ class MLPPolicy:
         action_scale: float | Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        observations = tuple(s for s in agent.observations if s.dtype == "float32" and len(s.shape) < 2)
-        if not observations:
+        senses = Senses(tuple(s for s in agent.observations if s.dtype == "float32" and len(s.shape) < 2))
+        if not senses.state:
             raise SpecMismatch(f"policy {name} finds no float32 observation", "spec", "use a policy that takes images")
-        for stream in agent.actions:
-            if stream.dtype != "float32":
-                raise SpecMismatch(f"policy {name} cannot give {stream.dtype}", f"stream {stream.name}", "use float32")
         if not init_std > 0 or any(width < 1 for width in hidden):
             raise ConfigError(f"init_std {init_std}, hidden {tuple(hidden)}", "policy", "both must be positive")
-        scale = _scales(agent, action_scale)
+        scale = action_scales(agent, action_scale)
+        network = GaussianActorCritic(senses.sizes[0], 1, scale, hidden, init_std, seed)
         extra = {"kind": "mlp", "hidden": [int(width) for width in hidden], "action_scale": scale}
-        self.spec = PolicySpec(name, AgentSpec(observations, agent.actions), extra=extra)
-        ends = list(accumulate((stream.size for stream in observations), initial=0))
-        self._columns = [(s, slice(a, b)) for s, (a, b) in zip(observations, pairwise(ends), strict=True)]
-        self.network = GaussianActorCritic(ends[-1], 1, scale, hidden, init_std, seed)
-
-    def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0) -> NDArray[np.float32]:
-        """Concatenate the policy's streams, each of `rows` rows in its leading axes, to [rows + pad, F]; zeros below.
-
-        Raises:
-            SpecMismatch: A stream is missing or has another size.
-        """
-        flat = np.zeros((rows + pad, len(self.network.mean)), np.float32)
-        for stream, columns in self._columns if rows else ():
-            if stream.name not in streams or streams[stream.name].size != rows * stream.size:
-                raise SpecMismatch(
-                    f"policy {self.spec.name} needs {stream.name} with shape {stream.shape} in {rows} rows",
-                    f"stream {stream.name}",
-                    nearest(stream.name, streams),
-                )
-            flat[:rows, columns] = streams[stream.name].reshape(rows, -1)
-        return flat
-
-    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
-        """See `policies.base.Policy`; `log_probs` are of the unclipped action in either mode."""
-        net, rows = self.network, len(observation.rows)
-        flat = self.flatten(observation.streams, rows, pad=-rows % BLOCK)
-        with torch.inference_mode():
-            blocks = net.normalise(torch.from_numpy(flat).to(net.device)).split(BLOCK)
-            mean = _join([net.raw_mean(block) for block in blocks])[:rows]
-            values = _join([net.value(block) for block in blocks])[:rows]
-            raw = mean
-            if mode == "sample":
-                draws = torch.from_numpy(noise.normal(noise_keys, net.action_dim, ACTION_NOISE)).to(net.device)
-                raw = mean + torch.exp(net.log_std) * draws[:, None]
-            actions = raw * net.action_scale
-            log_probs = net.log_prob(mean, actions)
-        return ActionChunk(
-            rows=observation.rows,
-            actions=actions.cpu().numpy(),
-            log_probs=log_probs.cpu().numpy(),
-            values=values.cpu().numpy(),
-            versions=np.zeros(rows, np.int64),
-            policy=self.spec.name,
-        )
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.network.state_dict().items()}
-
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        mine, where = self.network.state_dict(), f"policy {self.spec.name}"
-        for name in sorted(mine.keys() ^ tensors.keys()):
-            what = "missing" if name in mine else "unknown"
-            raise WeightsRefused(f"tensor {name} is {what}", where, "push every tensor of one version of this policy")
-        for name, own in mine.items():
-            theirs, mine_is = np.asarray(tensors[name]), (tuple(own.shape), np.dtype(np.float32))
-            if (theirs.shape, theirs.dtype) != mine_is:
-                what = f"tensor {name} is {theirs.dtype}{list(theirs.shape)}, not float32{list(own.shape)}"
-                raise WeightsRefused(what, where, "use weights trained for this spec and these network sizes")
-            if not np.isfinite(theirs).all():
-                raise WeightsRefused(
-                    f"tensor {name} holds numbers that are not finite", where, "publish an older version"
-                )
-        with torch.no_grad():
-            for name, own in mine.items():
-                own.copy_(torch.from_numpy(np.require(tensors[name], requirements="W")))
-
-
-def _join(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _scales(agent: AgentSpec, action_scale: float | Mapping[str, float] | None) -> list[float]:
-    """[D] scales from one number, from numbers by stream name, or from the streams' limits."""
-    by_name = {stream.name: stream.limit or 1.0 for stream in agent.actions}
-    if isinstance(action_scale, Mapping):
-        for name in action_scale:
-            if name not in by_name:
-                raise ConfigError(f"action_scale names {name}", "policy", nearest(name, by_name))
-        by_name |= {name: float(value) for name, value in action_scale.items()}
-    elif action_scale is not None:
-        by_name = dict.fromkeys(by_name, float(action_scale))
-    if any(not value > 0 for value in by_name.values()):
-        raise ConfigError(f"action_scale {by_name}", "policy", "scales must be positive")
-    return [by_name[stream.name] for stream in agent.actions for _ in range(stream.size)]
+        super().__init__(name, agent.actions, senses, network, extra, block=BLOCK)
 
 
 def build(agent: AgentSpec, **config: Any) -> MLPPolicy:

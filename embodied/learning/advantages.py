@@ -1,4 +1,4 @@
-"""Advantages of steps, as pure functions of arrays."""
+"""Advantages of decisions, as pure functions of arrays."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,28 +39,52 @@ def next_values(
     return result
 
 
+def goes_on(k: NDArray[np.int32], ended: Bools, valid: Bools) -> Bools:
+    """[T, B] whether the step after executes the same chunk and may train, so that their rewards belong together."""
+    result = np.zeros(k.shape, bool)
+    result[:-1] = (k[1:] > 0) & valid[1:] & ~ended[:-1]
+    return result
+
+
 def gae(
-    rewards: Floats, values: Floats, after: Floats, ended: Bools, valid: Bools, gamma: float, lam: float
+    rewards: Floats,
+    values: Floats,
+    after: Floats,
+    ended: Bools,
+    valid: Bools,
+    gamma: float,
+    lam: float,
+    k: NDArray[np.int32] | None = None,
 ) -> tuple[Floats, Floats]:
-    """Generalised advantage estimation: Schulman et al. 2016 (arXiv:1506.02438), equations 11, 12 and 16.
+    """Generalised advantage estimation over decisions: Schulman et al. 2016 (arXiv:1506.02438), equations 11, 12, 16.
 
     delta_t = r_t + gamma V(s'_t) - V(s_t);  A_t = delta_t + gamma lam A_{t+1}, where the recursion starts anew behind
     an episode's end, and where step t + 1 is not valid: its predecessor then trusts the value of where it arrived.
 
+    A decision that executes n actions is one of a semi-Markov process (Sutton, Precup and Singh 1999, section 3): its
+    reward is r_t + gamma r_{t+1} + ... + gamma^(n-1) r_{t+n-1}, and gamma^n takes the place of gamma; lam counts
+    decisions. With chunks of one action both are the same.
+
     Args:
-        rewards, values: [T, B].
+        rewards, values: [T, B]; values are read at decisions, and `after` where a chunk's last valid step arrived.
         after: [T, B] of `next_values`.
         ended: [T, B] steps that ended an episode, in whatever way.
         valid: [T, B] steps that may train; the others get advantage 0 and a return equal to their value.
         gamma: Discount per step. lam: Decay of the estimator.
+        k: [T, B] each step's index in its chunk; None where every step is a decision.
 
     Returns:
-        Advantages and returns (advantage + value), [T, B] float32.
+        Advantages and returns (advantage + value), [T, B] float32; of steps that are no decision they mean nothing.
     """
-    deltas = np.where(valid, rewards + gamma * after - values, 0.0).astype(np.float64)
+    steps, bodies = values.shape
+    same = goes_on(k, ended, valid) if k is not None else np.zeros(values.shape, bool)
     advantages = np.zeros(values.shape)
-    carry = np.zeros(values.shape[1])
-    for t in range(len(rewards) - 1, -1, -1):
-        carry = np.where(valid[t], deltas[t] + gamma * lam * np.where(ended[t], 0.0, carry), 0.0)
-        advantages[t] = carry
+    # Of the step behind: rewards and discounted value to its chunk's end, gamma^n, and the next decision's advantage.
+    gain, reach, behind = np.zeros(bodies), np.ones(bodies), np.zeros(bodies)
+    for t in range(steps - 1, -1, -1):
+        following = advantages[t + 1] if t + 1 < steps else 0.0
+        behind = np.where(same[t], behind, np.where(ended[t], 0.0, following))
+        gain = rewards[t] + gamma * np.where(same[t], gain, after[t])
+        reach = gamma * np.where(same[t], reach, 1.0)
+        advantages[t] = np.where(valid[t], gain - values[t] + lam * reach * behind, 0.0)
     return advantages.astype(np.float32), (advantages + values).astype(np.float32)

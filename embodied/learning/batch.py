@@ -1,7 +1,7 @@
 """From segments to the decisions that an on-policy loss may use."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -11,8 +11,11 @@ from torch import Tensor
 
 from embodied.data import Segment, Source
 from embodied.errors import DataError
-from embodied.learning.advantages import gae, next_values
-from embodied.learning.learner import TrainablePolicy
+from embodied.learning.advantages import gae, goes_on, next_values
+from policies.network import Inputs
+from policies.torch_policy import TorchPolicy
+
+AT_ONCE = 1024  # observations of one forward pass where no gradient is needed
 
 
 @dataclass
@@ -20,24 +23,31 @@ class Batch:
     """N decisions that may train.
 
     Attributes:
-        inputs: [N, F] normalised observations.
+        inputs: Of the observations they answered.
         actions, log_probs: [N, K, D], as sampled.
-        executed: [N, K].
+        executed: [N, K], those that ran and may train.
         advantages, returns: [N].
+        versions: [N] weights that decided.
+        stored: Name to [N, ...] of `PolicySpec.stored`.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     actions: Tensor
     log_probs: Tensor
     executed: Tensor
     advantages: Tensor
     returns: Tensor
+    versions: Tensor
+    stored: Inputs = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.returns)
 
     def take(self, index: Tensor | slice) -> Self:
-        return type(self)(*(getattr(self, f.name)[index] for f in fields(self)))
+        def part(value: Any) -> Any:
+            return {name: array[index] for name, array in value.items()} if isinstance(value, dict) else value[index]
+
+        return type(self)(*(part(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
 def on_policy(segment: Segment) -> NDArray[np.bool_]:
@@ -50,9 +60,8 @@ def check_on_policy(segment: Segment) -> None:
     where = f"segment {segment.id}"
     if segment.mode != "train":
         raise DataError(f"PPO was given a segment of mode {segment.mode}", where, "send it segments of mode train only")
-    if segment.k.any():
-        raise DataError("PPO was given chunks of several executed actions", where, "set the policy's `execute` to 1")
-    if np.isnan(segment.log_probs[on_policy(segment)[..., None] & segment.executed]).any():
+    decided = on_policy(segment) & (segment.k == 0)
+    if np.isnan(segment.log_probs[decided[..., None] & segment.executed]).any():
         raise DataError(
             "PPO needs the log-probability of every action the policy chose, and some are NaN",
             where,
@@ -60,46 +69,99 @@ def check_on_policy(segment: Segment) -> None:
         )
 
 
-def flatten(policy: TrainablePolicy, segment: Segment) -> tuple[NDArray[np.float32], ...]:
-    """Observations of the steps, after the last step, and at the ends of episodes, [*, F] each."""
-    counted = (
-        (segment.observations, segment.steps),
-        (segment.bootstrap, segment.rewards.shape[1]),
-        (segment.final, len(segment.final_at)),
-    )
-    return tuple(policy.flatten(streams, rows) for streams, rows in counted)
+def executed_and_valid(segment: Segment, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[T, B, K] actions of each decision that were executed and may train: those before its first step that may not."""
+    ended = segment.terminated | segment.truncated
+    same = goes_on(segment.k, ended, valid)
+    mask = np.zeros(segment.executed.shape, bool)
+    alive = np.zeros(segment.k.shape[1], bool)
+    rows = np.arange(segment.k.shape[1])
+    for t, k in enumerate(segment.k):
+        alive = valid[t] & ((k == 0) | (alive & (same[t - 1] if t else False)))
+        mask[t - k, rows, k] |= alive
+    return mask & segment.executed
 
 
 def assemble(
-    policy: TrainablePolicy, segments: Sequence[Segment], gamma: float, lam: float
+    policy: TorchPolicy, segments: Sequence[Segment], gamma: float, lam: float
 ) -> tuple[Batch, NDArray[np.float32]]:
-    """Decisions with their advantages, and all observations met on the way, physical, [*, F].
+    """Decisions with their advantages, and all numbers met on the way, physical, [*, F + C].
 
     Values are those of the present critic, so that advantages are consistent for data of any age. Observations are
     normalised as the policy does now.
     """
+    device = policy.network.device
+    columns: dict[str, list[NDArray[Any]]] = {}
+    streams: dict[str, list[NDArray[Any]]] = {name: [] for name in policy.senses.names}
+    flat = []
+    for segment in segments:
+        valid, mine = on_policy(segment), named(policy, segment)
+        executed = executed_and_valid(segment, valid)
+        train = (segment.k == 0) & executed.any(axis=2)
+        advantages, returns = _advantages(policy, segment, mine, valid, gamma, lam)
+        rows = {"actions": segment.actions, "log_probs": segment.log_probs, "executed": executed,
+                "advantages": advantages, "returns": returns, "versions": segment.versions,
+                **{f"stored/{name}": array for name, array in segment.stored.items()}}  # fmt: skip
+        for name, array in rows.items():
+            columns.setdefault(name, []).append(array[train])
+        for name, parts in streams.items():
+            parts.append(mine[0][name][train])
+        counts = (segment.steps, segment.rewards.shape[1], len(segment.final_at))
+        flat += [policy.flatten(part, count) for part, count in zip(mine, counts, strict=True)]
+    arrays = {name: torch.from_numpy(np.concatenate(parts)).to(device) for name, parts in columns.items()}
+    stored = {name.removeprefix("stored/"): arrays.pop(name) for name in list(arrays) if name.startswith("stored/")}
+    joined = {name: np.concatenate(parts) for name, parts in streams.items()}
+    inputs = policy.inputs(joined, len(arrays["returns"]))
+    return Batch(inputs=inputs, stored=stored, **arrays), np.concatenate(flat)
+
+
+def named(policy: TorchPolicy, segment: Segment) -> tuple[dict[str, NDArray[Any]], ...]:
+    """The streams a policy reads, of the steps, after the last step, and at the ends of episodes.
+
+    Raises:
+        DataError: The segment lacks one.
+    """
+    parts = (segment.observations, segment.bootstrap, segment.final)
+    for name in policy.senses.names:
+        if name not in segment.observations:
+            raise DataError(f"it has no stream {name}", f"segment {segment.id}", "record what the policy reads")
+    return tuple({name: part[name] for name in policy.senses.names} for part in parts)
+
+
+def _advantages(
+    policy: TorchPolicy,
+    segment: Segment,
+    streams: tuple[dict[str, NDArray[Any]], ...],
+    valid: NDArray[np.bool_],
+    gamma: float,
+    lam: float,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Advantages and returns [T, B]; only the observations whose value counts are looked at."""
+    shape, ended = segment.rewards.shape, segment.terminated | segment.truncated
+    counts = segment.k == 0
+    counts[1:] |= ~goes_on(segment.k, ended, valid)[:-1]  # where a chunk was cut short
+    values = np.zeros(shape, np.float32)
+    seen, bootstrap, final = streams
+    values[counts] = estimate(policy, {name: array[counts] for name, array in seen.items()}, int(counts.sum()))
+    after = next_values(
+        values,
+        estimate(policy, bootstrap, shape[1]),
+        segment.final_at,
+        estimate(policy, final, len(segment.final_at)),
+        segment.terminated,
+        segment.truncated,
+    )
+    return gae(segment.rewards, values, after, ended, valid, gamma, lam, segment.k)
+
+
+@torch.no_grad()
+def estimate(policy: TorchPolicy, streams: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.float32]:
+    """[rows] values of observations, by the present critic."""
     net = policy.network
-    parts = [part for segment in segments for part in flatten(policy, segment)]
-    flat = np.concatenate(parts)
-    inputs = net.normalise(torch.from_numpy(flat).to(net.device))
-    with torch.no_grad():
-        values = np.split(net.value(inputs).cpu().numpy(), np.cumsum([len(part) for part in parts])[:-1])
-    masks = [on_policy(segment) for segment in segments]
-    advantages, returns, rows = [], [], []
-    for i, (s, mask) in enumerate(zip(segments, masks, strict=True)):
-        own, bootstrap, final = values[3 * i : 3 * i + 3]
-        own = own.reshape(s.rewards.shape)
-        after = next_values(own, bootstrap, s.final_at, final, s.terminated, s.truncated)
-        advantage, target = gae(s.rewards, own, after, s.terminated | s.truncated, mask, gamma, lam)
-        advantages.append(advantage[mask])
-        returns.append(target[mask])
-        rows += [mask.reshape(-1), np.zeros(len(bootstrap) + len(final), bool)]
-
-    def tensor(arrays: Sequence[NDArray[Any]]) -> Tensor:
-        return torch.from_numpy(np.concatenate(arrays)).to(net.device)
-
-    def chosen(name: str) -> Tensor:
-        return tensor([getattr(s, name)[mask] for s, mask in zip(segments, masks, strict=True)])
-
-    actions, log_probs, executed = (chosen(name) for name in ("actions", "log_probs", "executed"))
-    return Batch(inputs[tensor(rows)], actions, log_probs, executed, tensor(advantages), tensor(returns)), flat
+    values = np.zeros(rows, np.float32)
+    for first in range(0, rows, AT_ONCE):
+        part = {name: array[first : first + AT_ONCE] for name, array in streams.items()}
+        count = min(AT_ONCE, rows - first)
+        inputs = policy.inputs(part, count, rest=net.value_reads_rest)
+        values[first : first + count] = net.value(inputs).cpu().numpy()
+    return values

@@ -1,19 +1,20 @@
 """Behaviour cloning: supervised learning of the actions that demonstrators chose."""
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from embodied.data import Episode, Source, Track
-from embodied.errors import ConfigError, DataError, nearest
-from embodied.learning.learner import Optimiser, PolicyLearner, TrainablePolicy
+from embodied.data import Episode
+from embodied.errors import ConfigError
+from embodied.learning.demonstrations import Demonstrations, gather
+from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
+from policies.torch_policy import TorchPolicy
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class BCConfig:
 
     Attributes:
         steps: Gradient steps of one `fit`; few, since a handful of demonstrations is soon learned by heart.
+        seconds: Of wall time after which a `fit` ends, whatever its steps; 0 for no limit (one that is cut by it does
+            not repeat bit for bit).
         batch: Decisions in each step, drawn with replacement.
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
         std_floor: Least standard deviation of the normaliser, in physical units.
@@ -33,6 +36,7 @@ class BCConfig:
     """
 
     steps: int = 300
+    seconds: float = 0.0
     batch: int = 256
     lr: float = 1e-3
     std_floor: float = 1e-2
@@ -46,10 +50,12 @@ class BCConfig:
         for name in ("steps", "batch", "lr", "std_floor", "initial_std"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}", "algo bc", "give a number above zero")
+        if self.seconds < 0:
+            raise ConfigError(f"seconds={self.seconds}", "algo bc", "give 0 for no limit, or more")
 
 
 class BehaviourCloning(PolicyLearner):
-    """Least squares on raw actions, which is maximum likelihood for a Gaussian of fixed standard deviation.
+    """Maximum likelihood of what was demonstrated, in the policy's own terms (`PolicyNetwork.clone_loss`).
 
     Args:
         policy: The policy to train; this learner owns it. Its critic is left as it is.
@@ -58,11 +64,12 @@ class BehaviourCloning(PolicyLearner):
 
     algorithm, counts = "bc", ("fits",)
 
-    def __init__(self, policy: TrainablePolicy, config: BCConfig | None = None) -> None:
+    def __init__(self, policy: TorchPolicy, config: BCConfig | None = None) -> None:
         self.policy, self.config = policy, config or BCConfig()
         self.network = policy.network.to(self.config.device)
         self.normaliser = Normaliser(len(self.network.mean), self.config.std_floor)
-        self.optimiser = Optimiser(self.network.actor.parameters(), self.config.lr, self.config.max_grad_norm)
+        trained = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.fits = 0
 
@@ -73,58 +80,42 @@ class BehaviourCloning(PolicyLearner):
             DataError: No such step in any episode, or learning broke down.
         """
         cfg, net = self.config, self.network
-        flat, actions, mask = self._demonstrations(episodes)
+        shown = gather(episodes, self.policy.senses.names, net.chunk, cfg.agent)
         if not self.normaliser.count:
-            self.normaliser.update(flat)
+            self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())
-            with torch.no_grad():
-                net.log_std.fill_(math.log(cfg.initial_std))
-        inputs = net.normalise(torch.from_numpy(flat).to(net.device))
-        raw = torch.from_numpy(actions).to(net.device) / net.action_scale
-        executed = torch.from_numpy(mask).to(net.device)
+            net.prepare_clone(cfg.initial_std)
         losses, norms = [], []
+        start, done, size = time.monotonic(), 0.0, min(cfg.batch, len(shown))
         for step in range(cfg.steps):
-            self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * step / cfg.steps))
-            index = torch.randint(len(flat), (min(cfg.batch, len(flat)),), generator=self.generator).to(net.device)
-            loss = self._loss(inputs[index], raw[index], executed[index])
+            done = max(step / cfg.steps, (time.monotonic() - start) / cfg.seconds if cfg.seconds else 0.0)
+            if done >= 1.0:
+                break
+            self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * done))
+            loss = self._loss(shown, torch.randint(len(shown), (size,), generator=self.generator).numpy())
             norms.append(self.optimiser.step(loss))
             losses.append(loss.item())
         self.fits += 1
-        with torch.no_grad():
-            error = self._loss(inputs, raw, executed).item()
         return {
-            "learner/bc_loss": error,
+            "learner/bc_loss": self._error(shown),
             "learner/bc_first_loss": losses[0],
-            "learner/grad_norm": float(np.nanmean(norms)),
-            "learner/samples": float(mask.sum()),
+            "learner/bc_steps": float(len(losses)),
+            "learner/grad_norm": float(np.nanmean(norms)) if np.isfinite(norms).any() else math.nan,
+            "learner/samples": float(shown.mask.sum()),
             "learner/skipped_steps": float(self.optimiser.skipped),
         }
 
-    def _demonstrations(
-        self, episodes: Iterable[Episode]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
-        """Observations [N, F], actions [N, K, D] and which of them a demonstrator chose and executed [N, K]."""
-        name, parts = self.config.agent, []
-        for episode in episodes:
-            if name not in episode.agents:
-                raise DataError(f"no agent {name} in it", f"episode {episode.id}", nearest(name, episode.agents))
-            track = episode.agents[name]
-            mask = demonstrated(track)
-            keep = mask.any(axis=1)
-            seen = {stream: array[track.seq[keep]] for stream, array in track.observations.items()}
-            parts.append((self.policy.flatten(seen, int(keep.sum())), track.actions[keep], mask[keep]))
-        if not sum(len(part[0]) for part in parts):
-            raise DataError("no step that a human or a script chose", "demonstrations", "record demonstrations first")
-        flat, actions, masks = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return flat, actions, masks
+    def _loss(self, shown: Demonstrations, index: np.ndarray) -> torch.Tensor:
+        inputs = self.policy.inputs({name: array[index] for name, array in shown.streams.items()}, len(index))
+        actions = torch.from_numpy(shown.actions[index]).to(self.network.device)
+        mask = torch.from_numpy(shown.mask[index]).to(self.network.device)
+        return masked_mean(self.network.clone_loss(inputs, actions, self.generator), mask)
 
-    def _loss(self, inputs: Tensor, raw: Tensor, executed: Tensor) -> Tensor:
-        return masked_mean((self.network.raw_mean(inputs) - raw).square().mean(-1), executed)
-
-
-def demonstrated(track: Track) -> NDArray[np.bool_]:
-    """[N, K] actions that a human or a script chose, that were executed, and that may train."""
-    chosen = track.trainable & np.isin(track.source, (Source.HUMAN, Source.SCRIPT))
-    mask = np.zeros(track.executed.shape, bool)
-    mask[track.decision[chosen], track.k[chosen]] = True
-    return mask & track.executed
+    @torch.no_grad()
+    def _error(self, shown: Demonstrations) -> float:
+        """Mean loss over everything shown, weighted by how much of it each part holds."""
+        total = 0.0
+        for first in range(0, len(shown), self.config.batch):
+            index = np.arange(first, min(first + self.config.batch, len(shown)))
+            total += self._loss(shown, index).item() * float(shown.mask[index].sum())
+        return total / float(shown.mask.sum())

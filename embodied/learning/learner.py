@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from embodied.data import Episode, Segment
 from embodied.errors import CorruptFile, DataError
 from embodied.learning.normaliser import Normaliser
-from embodied.spec import PolicySpec
-from policies.nn import GaussianActorCritic
+from policies.torch_policy import TorchPolicy
 
 
 class Learner(Protocol):
@@ -62,22 +60,6 @@ class EpisodeLearner(Protocol):
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: Mapping[str, Any]) -> None: ...
-
-
-class TrainablePolicy(Protocol):
-    """What these learners need of a policy, beyond `policies.base.Policy`; `policies.mlp.MLPPolicy` has it.
-
-    The learner owns the instance it is given: a policy that serves must be another one.
-    """
-
-    spec: PolicySpec
-    network: GaussianActorCritic
-
-    def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0) -> NDArray[np.float32]: ...
-
-    def tensors(self) -> dict[str, NDArray[Any]]: ...
-
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
 
 
 class Optimiser:
@@ -168,7 +150,7 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             raise CorruptFile(what, where, "resume with the configuration the run was started with")
 
 
-def model_state(policy: TrainablePolicy) -> dict[str, Tensor]:
+def model_state(policy: TorchPolicy) -> dict[str, Tensor]:
     """The policy's tensors as torch copies on the CPU."""
     return {name: torch.from_numpy(array) for name, array in policy.tensors().items()}
 
@@ -183,7 +165,7 @@ class PolicyLearner:
 
     algorithm: ClassVar[str]
     counts: ClassVar[tuple[str, ...]]
-    policy: TrainablePolicy
+    policy: TorchPolicy
     optimiser: Optimiser
     normaliser: Normaliser
     generator: torch.Generator

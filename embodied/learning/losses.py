@@ -13,14 +13,19 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def reduce_log_ratio(log_ratio: Tensor, executed: Tensor, granularity: Granularity) -> tuple[Tensor, Tensor]:
+def reduce_log_ratio(
+    log_ratio: Tensor, executed: Tensor, granularity: Granularity, per_dimension: bool = False
+) -> tuple[Tensor, Tensor]:
     """Bring per-number log-ratios to the granularity of the ratio that is clipped.
 
     Args:
         log_ratio: [N, K, D].
         executed: [N, K] bool; actions that were never executed count for nothing.
-        granularity: `token` keeps [N, K, D]; `action` sums over D, [N, K]; `chunk` sums over D and averages over
-            executed actions, [N, 1], so that a clip limit means the same for chunks of any length.
+        granularity: `token` keeps [N, K, D]; `action` sums over D, [N, K]; `chunk` sums over D and the executed
+            actions, [N, 1].
+        per_dimension: Divide each sum by how many executed numbers are in it, so that a clip limit means the same for
+            chunks of any length and actions of any size: the geometric mean of the ratios, as sequences of words have
+            it in GSPO (Zheng et al. 2025, arXiv:2507.18071, equation 7).
 
     Returns:
         The log-ratio and its mask, of equal shape.
@@ -28,11 +33,12 @@ def reduce_log_ratio(log_ratio: Tensor, executed: Tensor, granularity: Granulari
     log_ratio = torch.where(executed[..., None], log_ratio, 0.0)  # first, so that no gradient meets a NaN
     if granularity == "token":
         return log_ratio, executed[..., None].expand_as(log_ratio)
-    per_action = log_ratio.sum(-1)
+    per_action = log_ratio.mean(-1) if per_dimension else log_ratio.sum(-1)
     if granularity == "action":
         return per_action, executed
     count = executed.sum(-1, keepdim=True)
-    return per_action.sum(-1, keepdim=True) / count.clamp(min=1), count > 0
+    total = per_action.sum(-1, keepdim=True)
+    return (total / count.clamp(min=1) if per_dimension else total), count > 0
 
 
 def clipped_policy_loss(log_ratio: Tensor, mask: Tensor, advantages: Tensor, clip: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Proximal policy optimisation on segments of the present policy."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import get_args
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from embodied.data import Segment
 from embodied.errors import ConfigError
-from embodied.learning.batch import Batch, assemble, check_on_policy
-from embodied.learning.learner import Optimiser, PolicyLearner, TrainablePolicy
+from embodied.learning.batch import AT_ONCE, Batch, assemble, check_on_policy
+from embodied.learning.consistency import measure
+from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import (
     Granularity,
     approximate_kl,
@@ -22,6 +23,8 @@ from embodied.learning.losses import (
     value_loss,
 )
 from embodied.learning.normaliser import Normaliser
+from policies.network import Judged
+from policies.torch_policy import TorchPolicy
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class PPOConfig:
         max_grad_norm: The gradient is scaled down to this norm.
         critic_only_updates: The first updates train the critic alone; for an actor that was cloned.
         normaliser_steps: Observations after which the normaliser stands still; 0 keeps the one it starts with.
-        granularity: See `embodied.learning.losses.reduce_log_ratio`.
+        granularity, per_dimension: See `embodied.learning.losses.reduce_log_ratio`.
         seed: Draws the minibatches.
         device: Where the network trains.
     """
@@ -61,6 +64,7 @@ class PPOConfig:
     critic_only_updates: int = 0
     normaliser_steps: int = 10_000_000
     granularity: Granularity = "action"
+    per_dimension: bool = False
     seed: int = 0
     device: str = "cpu"
 
@@ -89,12 +93,13 @@ class PPO(PolicyLearner):
     algorithm, counts = "ppo", ("updates", "samples")
 
     def __init__(
-        self, policy: TrainablePolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None
+        self, policy: TorchPolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None
     ) -> None:
         self.policy, self.config = policy, config or PPOConfig()
         self.network = policy.network.to(self.config.device)
         self.normaliser = normaliser or Normaliser(len(self.network.mean))
-        self.optimiser = Optimiser(self.network.parameters(), self.config.lr, self.config.max_grad_norm)
+        trained = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.updates = 0
         self.samples = 0
@@ -103,13 +108,13 @@ class PPO(PolicyLearner):
         """Learn from segments; see `Learner.update`.
 
         Raises:
-            DataError: A segment is not of mode `train`, has chunks of several actions, or log-probabilities that are
-                NaN where the policy chose; or learning broke down.
+            DataError: A segment is not of mode `train`, or has NaN log-probabilities where the policy chose; or
+                learning broke down.
         """
         for segment in segments:
             check_on_policy(segment)
         batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam)
-        metrics = {"trainable_share": len(batch) / sum(segment.steps for segment in segments)}
+        metrics = {"trainable_share": int(batch.executed.sum()) / sum(segment.steps for segment in segments)}
         if len(batch):
             metrics |= self._before(batch)
             metrics["grad_norm"] = self._optimise(batch)
@@ -122,18 +127,25 @@ class PPO(PolicyLearner):
         counts = {"updates": self.updates, "samples": self.samples, "skipped_steps": self.optimiser.skipped}
         return {f"learner/{name}": float(value) for name, value in (metrics | counts).items()}
 
-    def _log_ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        log_probs = self.network.log_prob(self.network.raw_mean(batch.inputs), batch.actions)
-        return reduce_log_ratio(log_probs - batch.log_probs, batch.executed, self.config.granularity)
+    def _judge(self, batch: Batch) -> Judged:
+        return self.network.judge(batch.inputs, batch.actions, batch.stored)
+
+    @torch.no_grad()
+    def _judge_all(self, batch: Batch) -> Judged:
+        parts = [self._judge(batch.take(slice(i, i + AT_ONCE))) for i in range(0, len(batch), AT_ONCE)]
+        return Judged(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Judged)))
+
+    def _log_ratio(self, judged: Judged, batch: Batch) -> tuple[Tensor, Tensor]:
+        difference = judged.log_probs - batch.log_probs
+        return reduce_log_ratio(difference, batch.executed, self.config.granularity, self.config.per_dimension)
 
     @torch.no_grad()
     def _before(self, batch: Batch) -> dict[str, float]:
         """What the data are like before the first step. The ratio is 1 to rounding at equal weights."""
-        log_ratio, mask = self._log_ratio(batch)
+        found = measure(*reduce_log_ratio(self._judge_all(batch).log_probs - batch.log_probs, batch.executed, "token"))
         residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
         return {
-            "ratio_at_start": masked_mean(torch.exp(log_ratio), mask).item(),
-            "max_log_ratio_at_start": torch.where(mask, log_ratio, 0.0).abs().amax().item(),
+            **{f"{name}_at_start": value for name, value in found.items()},
             "return": batch.returns.mean().item(),
             "advantage_std": residual.sqrt().item(),
             "explained_variance": 1.0 - (residual / spread).item(),
@@ -154,16 +166,19 @@ class PPO(PolicyLearner):
         return sum(sound) / max(len(sound), 1)
 
     def _loss(self, part: Batch) -> Tensor:
-        cfg, error = self.config, value_loss(self.network.value(part.inputs), part.returns)
+        cfg = self.config
         if self.updates < cfg.critic_only_updates:
-            return cfg.value * error
-        policy = clipped_policy_loss(*self._log_ratio(part), part.advantages, cfg.clip)
-        return policy + cfg.value * error - cfg.entropy * self.network.entropy()
+            return cfg.value * value_loss(self.network.value(part.inputs), part.returns)
+        judged = self._judge(part)
+        policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip)
+        loss = policy + cfg.value * value_loss(judged.values, part.returns)
+        return loss - cfg.entropy * masked_mean(judged.entropy.sum(-1), part.executed) if cfg.entropy else loss
 
     @torch.no_grad()
     def _after(self, batch: Batch) -> dict[str, float]:
         """How far the update went, and the learning rate moved accordingly."""
-        cfg, (log_ratio, mask) = self.config, self._log_ratio(batch)
+        cfg, judged = self.config, self._judge_all(batch)
+        log_ratio, mask = self._log_ratio(judged, batch)
         kl = approximate_kl(log_ratio, mask).item()
         if cfg.target_kl and self.updates >= cfg.critic_only_updates:
             if kl > 2.0 * cfg.target_kl:
@@ -172,9 +187,8 @@ class PPO(PolicyLearner):
                 self.optimiser.lr = min(self.optimiser.lr * cfg.lr_factor, cfg.lr_max)
         return {
             "policy_loss": clipped_policy_loss(log_ratio, mask, batch.advantages, cfg.clip).item(),
-            "value_loss": value_loss(self.network.value(batch.inputs), batch.returns).item(),
-            "entropy": self.network.entropy().item(),
-            "std": self.network.log_std.exp().mean().item(),
+            "value_loss": value_loss(judged.values, batch.returns).item(),
+            "entropy": masked_mean(judged.entropy.sum(-1), batch.executed).item(),
             "kl": kl,
             "clip_fraction": masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask).item(),
             "lr": self.optimiser.lr,

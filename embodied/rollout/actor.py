@@ -54,7 +54,7 @@ class Actor:
             self._observation, self._starts = self.body.reset()
         body, spec = self.body, self.policy
         recorder = SegmentRecorder(
-            self.steps, body.num_bodies, spec.chunk, spec.agent.action_dim, body.spec.control_size
+            self.steps, body.num_bodies, spec.chunk, spec.agent.action_dim, body.spec.control_size, spec.stored
         )
         recorder.start(self._starts)
         self._cursor.reset(self._everyone)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation, RewardStatus, Rows, Segment, Source, Starts, StepResult, stack_rows
+from embodied.spec import Streams
 
 
 class SegmentRecorder:
@@ -15,9 +16,12 @@ class SegmentRecorder:
         chunk: K, actions in one chunk.
         action_dim: D.
         control_size: U.
+        stored: What decisions carry beside their actions.
     """
 
-    def __init__(self, steps: int, rows: int, chunk: int, action_dim: int, control_size: int) -> None:
+    def __init__(
+        self, steps: int, rows: int, chunk: int, action_dim: int, control_size: int, stored: Streams = ()
+    ) -> None:
         t, b = steps, rows
         self.length = 0
         self.rows: list[Rows] = []
@@ -27,6 +31,7 @@ class SegmentRecorder:
         self.executed = np.zeros((t, b, chunk), bool)
         self.values = np.full((t, b), np.nan, np.float32)
         self.versions = np.zeros((t, b), np.int64)
+        self.stored = {s.name: np.zeros((t, b, *s.shape), s.dtype) for s in stored}
         self.k = np.zeros((t, b), np.int32)
         self.applied = np.zeros((t, b, control_size), np.float64)
         self.state_hash: list[NDArray[np.uint64]] = []
@@ -54,6 +59,8 @@ class SegmentRecorder:
         self.log_probs[t, ids] = chunk.log_probs
         self.values[t, ids] = chunk.values
         self.versions[t, ids] = chunk.versions
+        for name, array in self.stored.items():
+            array[t, ids] = chunk.stored[name]
 
     def step(self, observation: Observation, k: NDArray[np.int32], result: StepResult) -> None:
         """Write down one step: what was seen before it, which action of each chunk it executed, what it gave."""
@@ -126,6 +133,7 @@ class SegmentRecorder:
             start_at=np.concatenate([self.start_at[i] for i in keep]) if keep else np.zeros(0, np.int32),
             starts=join_starts([self.starts[i] for i in keep]),
             state_hash=np.stack(self.state_hash) if self.state_hash else None,
+            stored={name: array[:n] for name, array in self.stored.items()},
         )
 
     def pending_starts(self) -> Starts | None:

@@ -157,12 +157,13 @@ class InlineRun:
     def _demonstrate(self, count: int) -> list[Episode]:
         """The expert's first `count` successful episodes, by seed."""
         kept: list[Episode] = []
+        spec = dataclasses.replace(self.spec, chunk=1, execute=1, stored=())  # the expert decides anew at every step
         first = self.settings.seed * 1_000_000 + 500_000
         while len(kept) < count:
             need = count - len(kept)
             body = make_body(self.settings.task, self.settings.body, need, self.settings.seed, autoreset=False)
             played = play(
-                body, by_expert(body, self.spec), np.arange(first, first + need), self.spec,
+                body, by_expert(body, spec), np.arange(first, first + need), spec,
                 id=f"{self.attempt}-demo-{first}", mode="demonstration", source=Source.SCRIPT,
             )  # fmt: skip
             body.close()

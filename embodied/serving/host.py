@@ -48,6 +48,7 @@ class PolicyHost:
         spec = policy.spec
         self._floats = [stream.name for stream in spec.agent.observations if stream.dtype == "float32"]
         self._decided = (spec.chunk, spec.agent.action_dim)
+        self._stored = {s.name: (s.shape, np.dtype(s.dtype)) for s in spec.stored}
         self._wanted = json.loads(json.dumps(spec.to_dict()))
         self.outcomes: dict[int, NDArray[np.int64]] = {}
 
@@ -155,7 +156,10 @@ class PolicyHost:
         versions = np.full(count, self.version.number, np.int64)
         if count == 0:
             nothing = np.zeros(shape, np.float32)
-            return ActionChunk(observation.rows, nothing, nothing.copy(), np.zeros(0, np.float32), versions, spec.name)
+            chunk = ActionChunk(observation.rows, nothing, nothing.copy(), np.zeros(0, np.float32), versions, spec.name)
+            if mode == "sample":
+                chunk.stored = {s.name: np.zeros((0, *s.shape), s.dtype) for s in spec.stored}
+            return chunk
         chunk = self._policy.act(observation, noise_keys, mode)
         for name, wanted in (("actions", shape), ("log_probs", shape), ("values", (count,))):
             array = getattr(chunk, name)
@@ -165,6 +169,10 @@ class PolicyHost:
                     f"policy {spec.name}",
                     f"its spec says float32 {wanted}",
                 )
+        stored = {name: (array.shape[1:], array.dtype) for name, array in chunk.stored.items()}
+        if stored != (self._stored if mode == "sample" else {}):
+            what = f"the policy stored {stored or 'nothing'} with its actions"
+            raise DataError(what, f"policy {spec.name}", f"its spec says {self._stored or 'nothing'}")
         chunk.versions, chunk.policy = versions, spec.name
         return chunk
 

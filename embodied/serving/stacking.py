@@ -90,6 +90,7 @@ def split(chunk: ActionChunk, batch: Sequence[Request]) -> list[ActionChunk]:
                 chunk.versions[part],
                 chunk.policy,
                 chunk.valid_s,
+                {name: array[part] for name, array in chunk.stored.items()},
             )
         )
         start += request.rows

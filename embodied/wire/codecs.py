@@ -16,7 +16,9 @@ Arrays = dict[str, NDArray[Any]]
 
 _INT32_ROWS = ("body", "scene", "agent", "seq")
 _TEXT = 2000
+_STORED = "stored/"
 _FORMS = 256
+_STORED = "stored/"
 
 _forms: set[tuple[Any, ...]] = set()
 """Names, dtypes and shapes of action chunks that were found right."""
@@ -109,7 +111,8 @@ def chunk_to_message(chunk: ActionChunk) -> tuple[dict[str, Any], Arrays]:
     """Body and arrays of an action chunk."""
     body = {"policy": chunk.policy, "valid_s": float(chunk.valid_s)}
     arrays = {name: getattr(chunk, name) for name in ("actions", "log_probs", "values", "versions")}
-    return body, {**rows_to_arrays(chunk.rows), **arrays}
+    stored = {f"{_STORED}{name}": array for name, array in chunk.stored.items()}
+    return body, {**rows_to_arrays(chunk.rows), **arrays, **stored}
 
 
 def chunk_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ActionChunk:
@@ -136,6 +139,7 @@ def chunk_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         arrays["versions"],
         policy,
         valid_s,
+        {name.removeprefix(_STORED): array for name, array in arrays.items() if name.startswith(_STORED)},
     )
 
 
@@ -145,6 +149,9 @@ def _check_chunk(arrays: Mapping[str, NDArray[Any]]) -> None:
     take_array(arrays, "log_probs", "float32", actions.shape)
     take_array(arrays, "values", "float32", (len(rows),))
     take_array(arrays, "versions", "int64", (len(rows),))
+    for name, array in arrays.items():
+        if name.startswith(_STORED) and array.shape[:1] != (len(rows),):
+            raise MessageError(f"{name} has shape {array.shape} for {len(rows)} rows", name, "send one value per row")
 
 
 def error_from_body(body: Mapping[str, Any]) -> EmbodiedError:

@@ -1,0 +1,87 @@
+"""From episodes to what imitation learns from: observations, and the chunks that followed them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import Episode, Source, Track
+from embodied.errors import DataError, nearest
+
+
+@dataclass
+class Demonstrations:
+    """N decisions to imitate.
+
+    Attributes:
+        streams: Name to [N, *shape].
+        actions: [N, K, D] float32, what was executed from there on.
+        mask: [N, K] which of them a demonstrator chose.
+    """
+
+    streams: dict[str, NDArray[Any]]
+    actions: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+
+def demonstrated(track: Track) -> NDArray[np.bool_]:
+    """[L] steps that a human or a script chose, and that may train."""
+    return track.trainable & np.isin(track.source, (Source.HUMAN, Source.SCRIPT))
+
+
+def windows(track: Track, chunk: int) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.bool_]]:
+    """What was executed from each demonstrated step on, whatever chunks it came in.
+
+    Args:
+        track: L steps.
+        chunk: K.
+
+    Returns:
+        Steps [N], actions [N, K, D] and mask [N, K]: true up to the episode's end, or to the first step that was not
+        demonstrated.
+    """
+    mask = demonstrated(track)
+    length = len(mask)
+    executed = track.actions[track.decision, track.k] if length else np.zeros((0, track.actions.shape[2]), np.float32)
+    steps = np.flatnonzero(mask)
+    ahead = steps[:, None] + np.arange(chunk)
+    inside = np.minimum(ahead, max(length - 1, 0))
+    chosen = np.logical_and.accumulate((ahead < length) & mask[inside], axis=1)
+    return steps, np.where(chosen[..., None], executed[inside], 0.0).astype(np.float32), chosen
+
+
+def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent: str = "robot") -> Demonstrations:
+    """All demonstrated steps of episodes.
+
+    Args:
+        episodes: Read one by one.
+        names: Streams to keep.
+        chunk: K.
+        agent: Whose track of an episode.
+
+    Raises:
+        DataError: An episode lacks the agent or a stream, or no step was demonstrated.
+    """
+    streams: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    actions, masks = [], []
+    for episode in episodes:
+        if agent not in episode.agents:
+            raise DataError(f"no agent {agent} in it", f"episode {episode.id}", nearest(agent, episode.agents))
+        track = episode.agents[agent]
+        steps, chosen, mask = windows(track, chunk)
+        for name in names:
+            if name not in track.observations:
+                fix = nearest(name, track.observations)
+                raise DataError(f"no stream {name} in it", f"episode {episode.id}", fix)
+            streams[name].append(track.observations[name][steps])
+        actions.append(chosen)
+        masks.append(mask)
+    if not sum(len(mask) for mask in masks):
+        raise DataError("no step that a human or a script chose", "demonstrations", "record demonstrations first")
+    joined = {name: np.concatenate(parts) for name, parts in streams.items()}
+    return Demonstrations(joined, np.concatenate(actions), np.concatenate(masks))

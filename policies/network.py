@@ -1,0 +1,119 @@
+"""The contract of networks that decide, and that learners train."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+INPUT_LIMIT = 10.0  # a stream that was constant while the normaliser learned must not blow up later
+
+Inputs = dict[str, Tensor]
+"""What a network reads of N rows: `state` [N, F] and `critic` [N, C], normalised; pictures by name [N, H, W, 3] uint8;
+`words` [N, L] int64. What a policy has none of is absent, and so is `critic` where the policy acts."""
+
+
+@dataclass
+class Decided:
+    """Chunks for N rows.
+
+    Attributes:
+        actions: [N, K, D] in physical units.
+        log_probs: [N, K, D] of these actions, NaN where the network cannot say.
+        values: [N], NaN where the critic reads what was not given.
+        stored: Name to [N, ...] of `PolicySpec.stored`; empty for the mode of the distribution.
+    """
+
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    stored: Inputs = field(default_factory=dict)
+
+
+@dataclass
+class Judged:
+    """What a network says of decisions that were taken, differentiable.
+
+    Attributes:
+        log_probs: [N, K, D] of the actions taken.
+        values: [N] of the states.
+        entropy: [N, K, D] nats of each number's distribution.
+    """
+
+    log_probs: Tensor
+    values: Tensor
+    entropy: Tensor
+
+
+class PolicyNetwork(nn.Module):
+    """A network, its normaliser and its action scale; all of it is a version of the policy.
+
+    K is the actions of a chunk, D the numbers of an action. The network's own ("raw") actions are physical ones divided
+    by `action_scale`; log-probabilities are densities of raw actions, or probabilities of tokens.
+
+    Args:
+        chunk: K.
+        scale: [D] physical units of one raw unit.
+        numbers: F + C, what is normalised: the state, then what only the critic reads.
+        state: F.
+
+    Attributes:
+        value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
+
+    Methods a network fills in are `draw`, `decide`, `judge`, `value` and `clone_loss`. Each row's results depend on
+    that row alone.
+    """
+
+    mean: Tensor
+    std: Tensor
+    action_scale: Tensor
+    value_reads_rest = False
+
+    def __init__(self, chunk: int, scale: Sequence[float], numbers: int, state: int) -> None:
+        super().__init__()
+        self.chunk, self.action_dim, self.state_size = chunk, len(scale), state
+        self.register_buffer("mean", torch.zeros(numbers))
+        self.register_buffer("std", torch.ones(numbers))
+        self.register_buffer("action_scale", torch.tensor(scale, dtype=torch.float32))
+
+    @property
+    def device(self) -> torch.device:
+        return self.action_scale.device
+
+    def set_normaliser(self, mean: Tensor, std: Tensor) -> None:
+        """Take over the mean and standard deviation [F + C] of physical numbers."""
+        self.mean.copy_(mean)
+        self.std.copy_(std)
+
+    def normalise(self, flat: Tensor) -> Inputs:
+        """`state`, and `critic` where there is one, of physical numbers [N, F] or [N, F + C]."""
+        width = flat.shape[1]
+        scaled = ((flat - self.mean[:width]) / self.std[:width]).clamp_(-INPUT_LIMIT, INPUT_LIMIT)
+        if width == self.state_size:
+            return {"state": scaled}
+        return {"state": scaled[:, : self.state_size], "critic": scaled[:, self.state_size :]}
+
+    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+        """The random numbers that `decide` needs for rows of keys [N, 4] of `embodied.noise`: [N, ...] float32."""
+        raise NotImplementedError
+
+    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+        """Chunks sampled with `draws`, or the mode of the distribution where it is None."""
+        raise NotImplementedError
+
+    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+        """What the network thinks of physical actions [N, K, D] that were sampled with `stored`."""
+        raise NotImplementedError
+
+    def value(self, inputs: Inputs) -> Tensor:
+        """State values [N]; gradients reach the critic's own parameters alone."""
+        raise NotImplementedError
+
+    def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
+        """[N, K] how badly the network would imitate physical actions [N, K, D]; `generator` is on the CPU."""
+        raise NotImplementedError
+
+    def prepare_clone(self, std: float) -> None:
+        """Begin to clone, with exploration of `std` raw units for the reinforcement learning that may follow."""

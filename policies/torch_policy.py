@@ -1,0 +1,130 @@
+"""A policy around a torch network: streams in, chunks out, versions of weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied.data import ActionChunk, Observation
+from embodied.errors import WeightsRefused
+from embodied.spec import AgentSpec, PolicySpec, Streams
+from policies.base import Mode
+from policies.network import Inputs, PolicyNetwork
+from policies.senses import Senses
+
+
+class TorchPolicy:
+    """`policies.base.Policy` of a network; what learners train.
+
+    The learner owns the instance it is given: a policy that serves must be another one.
+
+    Args:
+        name: Of the policy.
+        actions: Action streams.
+        senses: Streams that are read.
+        network: Decides.
+        extra: What else identifies the policy: kind and sizes.
+        execute: Actions of a chunk to execute before asking again; all of them where 0.
+        block: Rows of every forward pass in `act`: one shape, so that a row's sums never depend on the batch around it.
+        stored: As `PolicySpec.stored`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actions: Streams,
+        senses: Senses,
+        network: PolicyNetwork,
+        extra: Mapping[str, Any],
+        execute: int = 0,
+        block: int = 16,
+        stored: Streams = (),
+    ) -> None:
+        self.senses, self.network, self.block = senses, network, block
+        agent = AgentSpec(senses.observations, actions)
+        extra = {**extra, **senses.identity}
+        self.spec = PolicySpec(name, agent, network.chunk, execute or network.chunk, extra, stored)
+
+    def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.float32]:
+        """The numbers of `rows` rows that a normaliser learns from, physical, [rows, F + C].
+
+        Raises:
+            SpecMismatch: A stream is missing or has another size.
+        """
+        return self.senses.numbers(streams, rows)
+
+    def inputs(
+        self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0, critic: bool = True, rest: bool = True
+    ) -> Inputs:
+        """What the network reads of `rows` rows in the leading axes of `streams`, and of `pad` empty ones behind them.
+
+        Args:
+            critic: Whether what only the critic reads is wanted. rest: Whether pictures and words are.
+
+        Raises:
+            SpecMismatch: A stream is missing or has another size.
+            DataError: An instruction is empty.
+        """
+        device = self.network.device
+        flat = torch.from_numpy(self.senses.numbers(streams, rows, pad, critic)).to(device)
+        made = self.network.normalise(flat)
+        for name, array in self.senses.rest(streams, rows, pad).items() if rest else ():
+            made[name] = torch.from_numpy(array).to(device)
+        return made
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
+        """See `policies.base.Policy`; `log_probs` are of the unclipped action in either mode."""
+        net, rows = self.network, len(observation.rows)
+        pad = -rows % self.block
+        with torch.inference_mode():
+            inputs = self.inputs(observation.streams, rows, pad, critic=False)
+            draws = None
+            if mode == "sample":
+                draws = net.draw(noise_keys)
+                draws = torch.cat([draws, draws.new_zeros(pad, *draws.shape[1:])]) if pad else draws
+            made = []
+            for first in range(0, rows, self.block):
+                part = slice(first, first + self.block)
+                block = inputs if rows <= self.block else {name: value[part] for name, value in inputs.items()}
+                made.append(net.decide(block, None if draws is None else draws[part]))
+
+        def rows_of(arrays: list[torch.Tensor]) -> NDArray[Any]:
+            whole = arrays[0] if len(arrays) == 1 else torch.cat(arrays)
+            return whole[:rows].float().cpu().numpy()
+
+        return ActionChunk(
+            rows=observation.rows,
+            actions=rows_of([d.actions for d in made]),
+            log_probs=rows_of([d.log_probs for d in made]),
+            values=rows_of([d.values for d in made]),
+            versions=np.zeros(rows, np.int64),
+            policy=self.spec.name,
+            stored={name: rows_of([d.stored[name] for d in made]) for name in made[0].stored},
+        )
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._state().items()}
+
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        mine, where = self._state(), f"policy {self.spec.name}"
+        for name in sorted(mine.keys() ^ tensors.keys()):
+            what = "missing" if name in mine else "unknown"
+            raise WeightsRefused(f"tensor {name} is {what}", where, "push every tensor of one version of this policy")
+        for name, own in mine.items():
+            theirs, mine_is = np.asarray(tensors[name]), (tuple(own.shape), np.dtype(np.float32))
+            if (theirs.shape, theirs.dtype) != mine_is:
+                what = f"tensor {name} is {theirs.dtype}{list(theirs.shape)}, not float32{list(own.shape)}"
+                raise WeightsRefused(what, where, "use weights trained for this spec and these network sizes")
+            if not np.isfinite(theirs).all():
+                raise WeightsRefused(
+                    f"tensor {name} holds numbers that are not finite", where, "publish an older version"
+                )
+        with torch.no_grad():
+            for name, own in mine.items():
+                own.copy_(torch.from_numpy(np.require(tensors[name], requirements="W")))
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """The tensors a version consists of, live."""
+        return self.network.state_dict()

@@ -1,0 +1,74 @@
+"""Instructions as token numbers: words hashed into a fixed vocabulary, so that no vocabulary file has to travel."""
+
+import re
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import ConfigError, DataError
+
+_WORD = re.compile(r"[^\W_]+")
+_CACHED = 4096
+
+
+class Words:
+    """Lower-case words, each hashed to one of `vocabulary - 1` numbers; 0 fills up.
+
+    A word that was never trained on gets a number of its own all the same, so that a sentence of known words in a new
+    order, or with a new word between them, reads as nearly the same.
+
+    Args:
+        vocabulary: Numbers there are. Two words share one with a chance of about their count / `vocabulary`.
+        length: L, words taken of an instruction; what is behind them is left out.
+    """
+
+    def __init__(self, vocabulary: int = 1024, length: int = 16) -> None:
+        if vocabulary < 2 or length < 1:
+            raise ConfigError(f"{vocabulary} words of {length}", "policy.words", "give vocabulary >= 2, length >= 1")
+        self.vocabulary, self.length = vocabulary, length
+        self._known: dict[bytes, NDArray[np.int64]] = {}
+
+    @property
+    def name(self) -> str:
+        """What identifies the tokenizer in a policy's spec: other tokens need other weights."""
+        return f"words/{self.vocabulary}/{self.length}"
+
+    def encode(self, texts: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """[N, L] tokens of [N, bytes] instructions in UTF-8, zeros after their end.
+
+        Raises:
+            DataError: An instruction holds no word; names the row.
+        """
+        tokens = np.zeros((len(texts), self.length), np.int64)
+        for row, text in enumerate(np.ascontiguousarray(texts)):
+            key = text.tobytes()
+            found = self._known.get(key)
+            if found is None:
+                found = self._tokens(key, row)
+                if len(self._known) >= _CACHED:
+                    self._known.clear()
+                self._known[key] = found
+            tokens[row] = found
+        return tokens
+
+    def _tokens(self, text: bytes, row: int) -> NDArray[np.int64]:
+        words = _WORD.findall(text.rstrip(b"\0").decode(errors="replace").lower())[: self.length]
+        if not words:
+            raise DataError("the instruction holds no word", f"row {row}, stream instruction", "say what is to be done")
+        tokens = np.zeros(self.length, np.int64)
+        tokens[: len(words)] = [1 + crc32(word.encode()) % (self.vocabulary - 1) for word in words]
+        return tokens
+
+
+def words_of(config: Any) -> Words:
+    """`Words` of a configuration: a mapping of its arguments, or None for its defaults.
+
+    Raises:
+        ConfigError: It takes no such argument.
+    """
+    try:
+        return Words(**(config or {}))
+    except TypeError as error:
+        raise ConfigError(str(error), "policy.words", "give vocabulary and length") from None
