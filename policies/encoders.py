@@ -48,11 +48,18 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[N, L, d] of [N, L, d]; `mask` broadcasts to [N, heads, L, L], true where attention goes."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[N, L, d] of [N, L, d].
+
+        Args:
+            mask: Broadcasts to [N, heads, L, P + L], true where attention goes.
+            memory: Keys and values [N, heads, P, d / heads] of something else that is attended to.
+        """
         n, length, width = x.shape
         qkv = self.qkv(self.before_attention(x)).view(n, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        if memory is not None:
+            k, v = torch.cat([memory[0], k], dim=2), torch.cat([memory[1], v], dim=2)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.out(mixed.transpose(1, 2).reshape(n, length, width))
         return x + self.mlp(self.before_mlp(x))
