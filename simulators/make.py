@@ -11,6 +11,7 @@ from simulators import tasks
 from simulators.env import BatchEnv
 from simulators.randomise.ranges import Ranges
 from simulators.render.cameras import Cameras, View
+from simulators.tabletop import TabletopTask
 from simulators.task import Task
 
 
@@ -19,12 +20,13 @@ def task_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(tasks.__path__))
 
 
-def make_task(name: str, also: Iterable[str] = (), **options: Any) -> Task:
+def make_task(name: str, also: Iterable[str] = (), phrasings: str | None = None, **options: Any) -> Task:
     """Build a task.
 
     Args:
         name: Of the task.
         also: Other names that a user may have meant by an unknown option.
+        phrasings: As in `TabletopTask.draw_phrasings`, for those tasks; None for all.
         options: Of the task.
 
     Raises:
@@ -36,9 +38,14 @@ def make_task(name: str, also: Iterable[str] = (), **options: Any) -> Task:
     known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
-            fix = nearest(option, [*known, *also])
+            fix = nearest(option, [*known, *also, "phrasings"])
             raise ConfigError(f"task {name} has no option {option!r}", f"task.{option}", fix)
-    return make(**options)
+    made: Task = make(**options)
+    if phrasings is not None:
+        if not isinstance(made, TabletopTask):
+            raise ConfigError(f"task {name} draws no phrasings", "task.phrasings", "leave it out")
+        made.draw_phrasings(phrasings)
+    return made
 
 
 def make_env(

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, SpecMismatch
+from embodied.errors import ConfigError, SpecMismatch, nearest
 from embodied.spec import AgentSpec, BodySpec, Stream, Streams
 from simulators.arm import Arm
 from simulators.control import make_control
@@ -19,6 +19,8 @@ from simulators.task import Array, Fields, Start, between, body_spec, check_rewa
 
 TEXT_BYTES = 64
 """Length of the stream `instruction`: UTF-8, zeros after its end."""
+PHRASINGS = ("all", "train", "unseen")
+"""Which instructions may be drawn."""
 START_RAD = 0.05
 """How far the joints start from home."""
 
@@ -29,6 +31,7 @@ class TabletopTask:
     Class attributes of a subclass:
         name: As its file.
         instructions: Phrasings, one of which is drawn per episode. In them, `{word}` stands for what `words` gives.
+            Those held out of training, by `draw_phrasings`, are the last third.
         episode_steps: Time limit.
         success_reward: What success pays, by kind of reward; the sparse reward is 1 for success and nothing else.
         start_draws: Uniform numbers that `arrange` needs.
@@ -56,6 +59,7 @@ class TabletopTask:
     start_rad: ClassVar[float] = START_RAD
     resting_grip: ClassVar[float] = 1.0
     substeps = 10
+    phrasings: str = "all"
 
     def __init__(
         self, scene: mujoco.MjSpec, robot: str, reward: str, control: str, gripper: bool, observations: Streams
@@ -128,6 +132,29 @@ class TabletopTask:
         """What fills the instructions, one mapping per value that choice 0 may take."""
         return ({},)
 
+    def spoken(self, u: Array, choices: Array) -> Array:
+        """[M] which of `words` fills the instruction; `u` and `choices` as `arrange` was given and left them."""
+        return choices[:, 0] if self.choices else np.zeros(len(u))
+
+    def draw_phrasings(self, which: str) -> None:
+        """Draw from `all` instructions, from the first two thirds, `train`, or from the others, `unseen`.
+
+        Raises:
+            ConfigError: It is another word, or no phrasing is left.
+        """
+        if which not in PHRASINGS:
+            raise ConfigError(f"phrasings cannot be {which!r}", "task.phrasings", nearest(which, PHRASINGS))
+        self.phrasings = which
+        if not self._phrases():
+            what = f"task {self.name} has {len(self.instructions)} phrasing and holds none out"
+            raise ConfigError(what, "task.phrasings", "choose all")
+
+    def _phrases(self) -> range:
+        """Which of `instructions` are drawn."""
+        count = len(self.instructions)
+        seen = max(1, 2 * count // 3)
+        return {"all": range(count), "train": range(seen), "unseen": range(seen, count)}[self.phrasings]
+
     # The contract of `Task`.
 
     def sentences(self) -> list[str]:
@@ -147,8 +174,9 @@ class TabletopTask:
         except IndexError as error:
             fix = f"it gets start_draws = {self.start_draws} numbers and choices = {self.choices}: raise them"
             raise SpecMismatch(f"arrange() fails: {error}", f"task {self.name}", fix) from None
-        phrase = np.floor(u[:, count] * len(self.instructions))
-        which = userdata[:, 1] if self.choices else np.zeros(len(seeds))
+        phrases = self._phrases()
+        phrase = phrases.start + np.floor(u[:, count] * len(phrases))
+        which = self.spoken(u[:, count + 1 :], userdata[:, 1:])
         userdata[:, 0] = which * len(self.instructions) + phrase
         state = {"qpos": qpos, "ctrl": ctrl, "userdata": userdata}
         if "mocap_pos" in drawn:
@@ -216,8 +244,10 @@ def encode_text(text: str, where: str) -> NDArray[np.uint8]:
         ConfigError: It is too long, or empty.
     """
     raw = text.encode()
-    if not 0 < len(raw) <= TEXT_BYTES:
-        raise ConfigError(f"instruction {text!r} has {len(raw)} bytes", where, f"use 1 to {TEXT_BYTES}")
+    if not text.strip():
+        raise ConfigError(f"instruction {text!r} says nothing", where, "say what is to be done")
+    if len(raw) > TEXT_BYTES:
+        raise ConfigError(f"instruction {text!r} has {len(raw)} bytes", where, f"use at most {TEXT_BYTES}")
     return np.frombuffer(raw.ljust(TEXT_BYTES, b"\0"), np.uint8)
 
 

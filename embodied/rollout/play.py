@@ -1,6 +1,6 @@
 """Whole episodes, each of a given seed exactly once: evaluation and demonstrations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,7 @@ def play(
     source: Source = Source.POLICY,
     agent: str = "robot",
     strategy: Strategy | None = None,
+    record: Collection[str] | None = None,
 ) -> Played:
     """One episode of each seed on `body`, whose `num_bodies` is the number of seeds and which must not auto-reset.
 
@@ -66,6 +67,7 @@ def play(
         id, mode, source, agent: Of the segment.
         strategy: How chunks are executed; None for the policy's own `execute`. With one, the segment holds what was
             executed as chunks of one action without log-probabilities.
+        record: Names of the streams that the segment holds, such as none of the pictures; None for all.
 
     Raises:
         ConfigError: The policy cannot do what the strategy needs.
@@ -99,13 +101,13 @@ def play(
             actions, k = cursor.next()
         result = body.step(actions)
         observation.rows.seq = np.where(live, observation.rows.seq, -1).astype(np.int32)
-        recorder.step(observation, k, result)
+        recorder.step(_only(observation, record), k, result)
         outcomes[result.ended] = result.outcomes[result.ended]
         lengths += live
         returns += np.where(live, result.rewards, 0).astype(np.float32)
         observation = result.observation
     segment = recorder.finish(
-        observation,
+        _only(observation, record),
         id=id,
         policy=policy.name if source is Source.POLICY else source.name.lower(),
         agent=agent,
@@ -114,6 +116,13 @@ def play(
         source=source,
     )
     return Played(segment, seeds, outcomes, lengths, returns)
+
+
+def _only(observation: Observation, names: Collection[str] | None) -> Observation:
+    if names is None:
+        return observation
+    streams = {name: values for name, values in observation.streams.items() if name in names}
+    return Observation(observation.rows, streams, observation.time)
 
 
 def _execute(executor: Executor, observation: Observation, decide: Decide) -> ActionChunk:
@@ -127,14 +136,27 @@ def _execute(executor: Executor, observation: Observation, decide: Decide) -> Ac
     return executor.next(rows, time).as_chunk(rows, executor.policy.name)
 
 
-def by_policy(client: PolicyClient, policy: PolicySpec, seed: int) -> Decide:
-    """Decisions of a policy server, the mode of its distribution."""
+def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDArray[np.int64] | None = None) -> Decide:
+    """Decisions of a policy server, the mode of its distribution.
+
+    Args:
+        client: Of the server.
+        policy: Its spec.
+        seed: Of the noise.
+        episodes: [B] seeds of the bodies' episodes. Noise is then keyed by them instead of by the body and how many
+            episodes it had, so that it does not depend on which body plays an episode.
+    """
     names = [stream.name for stream in policy.agent.observations]
 
     def decide(seen: Observation) -> ActionChunk:
         streams = no_prefix(policy, len(seen.rows)) | seen.streams
         asked = Observation(seen.rows, {name: streams[name] for name in names}, seen.time)
-        return client.act(asked, seen.rows.noise_keys(seed), "mean")
+        keys = seen.rows.noise_keys(seed)
+        if episodes is not None:
+            # Keys are read as 32 bits each.
+            own = episodes[seen.rows.body]
+            keys[:, 1], keys[:, 2] = own & 0xFFFFFFFF, own >> 32
+        return client.act(asked, keys, "mean")
 
     return decide
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied import noise
-from simulators.randomise.ranges import Ranges
+from simulators.randomise.ranges import Extent, Ranges
 from simulators.task import Array, between
 
 Drawn = dict[str, NDArray[Any]]
@@ -16,6 +16,7 @@ Drawn = dict[str, NDArray[Any]]
 # A purpose of the keyed noise for each, so that randomising one thing more changes no other.
 PHYSICS = {"friction": 16, "mass": 17, "gains": 18}
 APPEARANCE = {"colour": 19, "light": 20, "light_dir": 21, "camera_pos": 22, "camera_rot": 23}
+FACTORS = (*PHYSICS, "light")
 TIMING = {"action_latency": 24, "observation_latency": 25}
 SENSORS = 26
 NAMES = (*PHYSICS, *APPEARANCE, *TIMING)
@@ -51,8 +52,8 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
     for name, purpose in {**PHYSICS, **(APPEARANCE if images else {})}.items():
         extent = getattr(ranges, name)
         if extent:
-            low, high = extent if isinstance(extent, tuple) else (-extent, extent)
-            drawn[name] = between(uniform(shapes[name], purpose), low, high)
+            u = uniform(shapes[name], purpose)
+            drawn[name] = between(u, *extent) if name in FACTORS else _change(u, extent)
     if "gains" in drawn:
         drawn["gains"][:, :, 1] = np.minimum(drawn["gains"][:, :, 1], damping_room(model))
     for name, purpose in TIMING.items():
@@ -61,6 +62,13 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
             steps = fewest + np.floor(uniform((), purpose) * (most - fewest + 1))
             drawn[name] = np.minimum(steps, most).astype(np.int32)
     return drawn
+
+
+def _change(u: Array, extent: Extent) -> Array:
+    """Uniform numbers in (0, 1) as changes either way, of a least and a largest size."""
+    least, largest = extent if isinstance(extent, tuple) else (0.0, extent)
+    way = between(u, -1.0, 1.0)
+    return np.copysign(between(np.abs(way), least, largest), way) if least else between(u, -largest, largest)
 
 
 def damping_room(model: mujoco.MjModel) -> Array:

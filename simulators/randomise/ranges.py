@@ -11,6 +11,9 @@ from embodied.spec import Streams
 MAX_LATENCY = 20
 Range = tuple[float, float]
 
+Extent = float | Range
+"""The largest change either way, or the least and the largest."""
+
 _FACTORS = {"friction": (0.01, 10.0), "mass": (0.1, 10.0), "gains": (0.1, 10.0), "light": (0.0, 10.0)}
 _SIZES = {"colour": 1.0, "light_dir": math.pi / 2, "camera_pos": 1.0, "camera_rot": 1.0}
 _LATENCIES = ("action_latency", "observation_latency")
@@ -25,7 +28,8 @@ class Ranges:
         mass: Factor of the mass and inertia of each body.
         gains: Factors of each actuator's stiffness (or strength) and damping. Damping is raised no further than the
             joint's armature bears at the model's timestep.
-        colour: Largest change of each geom's red, green and blue, which are from 0 to 1.
+        colour: Largest change of each geom's red, green and blue, which are from 0 to 1. Of this and the other changes,
+            a pair gives the least and the largest, so that nothing nearer is drawn.
         light: Factor of each light's brightness.
         light_dir: Largest turn of each light's direction about each axis, rad.
         camera_pos: Largest offset of each camera along each of its own axes, m.
@@ -40,11 +44,11 @@ class Ranges:
     friction: Range | None = None
     mass: Range | None = None
     gains: Range | None = None
-    colour: float = 0.0
+    colour: Extent = 0.0
     light: Range | None = None
-    light_dir: float = 0.0
-    camera_pos: float = 0.0
-    camera_rot: float = 0.0
+    light_dir: Extent = 0.0
+    camera_pos: Extent = 0.0
+    camera_rot: Extent = 0.0
     sensor_noise: float | Mapping[str, float] = 0.0
     action_latency: tuple[int, int] = (0, 0)
     observation_latency: tuple[int, int] = (0, 0)
@@ -95,12 +99,12 @@ def _factor(key: str, value: Any) -> Range:
     return float(value[0]), float(value[1])
 
 
-def _size(key: str, value: Any) -> float:
-    if not _number(value) or not 0 <= value <= _SIZES[key]:
-        raise ConfigError(
-            f"{key} cannot be {value!r}", f"randomise.{key}", f"give a number from 0 to {_SIZES[key]:.4g}"
-        )
-    return float(value)
+def _size(key: str, value: Any) -> Extent:
+    ends = value if _pair(value) else [0.0, value]
+    if not _number(ends[1]) or not 0 <= ends[0] <= ends[1] <= _SIZES[key]:
+        fix = f"give the largest change, 0 to {_SIZES[key]:.4g}, or the least and the largest"
+        raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
+    return (float(ends[0]), float(ends[1])) if ends[0] else float(ends[1])
 
 
 def _latency(key: str, value: Any) -> tuple[int, int]:

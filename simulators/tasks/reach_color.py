@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied.errors import ConfigError, nearest
 from embodied.spec import Stream
 from robots.descriptions import description_path
 from robots.kinematics.facts import load_facts
@@ -16,6 +17,7 @@ from simulators.task import Array, Fields, Task, between
 COLOURS = {"red": RED, "green": GREEN, "blue": BLUE}
 YAW_RAD = 0.3
 HOLD_STEPS = 3
+SAID = ("named", "other")
 
 # Columns of the task's memory: the last two distances to the named cube's point, and the steps in a row that the end
 # effector was near it, and near another one.
@@ -29,6 +31,9 @@ class ReachColor(TabletopTask):
     cube for three steps in a row; being as near to another cube for as long is a failure. Which cube is meant shows in
     `instruction` and, for policies that read no words, in `goal`. The dense reward is ten times the way gained (m) and
     1 for success.
+
+    With `said="other"` the instruction says one of the two other colours, and nothing else changes: whoever follows the
+    words fails. It measures whether a policy listens.
     """
 
     name = "reach_color"
@@ -41,13 +46,21 @@ class ReachColor(TabletopTask):
         "{colour} cube, please",
     )
     episode_steps = 30
-    start_draws = 13
+    start_draws = 14
     memory_columns = 4
     choices = 1
 
     def __init__(
-        self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""
+        self,
+        reward: str = "dense",
+        robot: str = "panda",
+        control: str = "ee_delta",
+        meshes: str = "",
+        said: str = "named",
     ) -> None:
+        if said not in SAID:
+            raise ConfigError(f"said cannot be {said!r}", "task.said", nearest(said, SAID))
+        self.said = said
         facts = load_facts(description_path(robot))
         self.low, self.high = facts.spawn
         self.width = facts.gripper_width[1] / 2
@@ -68,6 +81,10 @@ class ReachColor(TabletopTask):
 
     def words(self) -> tuple[dict[str, str], ...]:
         return tuple({"colour": colour} for colour in COLOURS)
+
+    def spoken(self, u: Array, choices: Array) -> Array:
+        further = 1 + np.floor(u[:, 13] * (len(COLOURS) - 1)) if self.said == "other" else 0
+        return (choices[:, 0] + further) % len(COLOURS)
 
     def arrange(self, u: Array, qpos: Array, choices: Array) -> dict[str, NDArray[Any]]:
         across = spaced(u[:, :3], self.low[1], self.high[1], 2.5 * self.width)
@@ -126,6 +143,8 @@ class ReachColor(TabletopTask):
         return np.sqrt((offset * offset).sum(axis=2))
 
 
-def make(reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = "") -> Task:
-    """Reach colour with a `dense` or `sparse` reward."""
-    return ReachColor(reward, robot, control, meshes)
+def make(
+    reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = "", said: str = "named"
+) -> Task:
+    """Reach colour with a `dense` or `sparse` reward; the instruction says the `named` colour or an `other` one."""
+    return ReachColor(reward, robot, control, meshes, said)
