@@ -27,7 +27,7 @@ import embodied
 from embodied.errors import ConfigError
 
 DISTRIBUTION = "embodied-rl"
-EXTRAS = ("sim", "serve", "train", "ray", "view")
+EXTRAS = ("sim", "serve", "train", "vla", "ray", "view")
 PYTHON = SpecifierSet(">=3.11")
 GIB = 2**30
 

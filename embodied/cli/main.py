@@ -48,7 +48,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _missing(error: ModuleNotFoundError) -> ConfigError:
     extras = {"torch": "train", "safetensors": "serve", "mujoco": "sim", "numba": "sim", "gymnasium": "sim",
-              "imageio": "sim", "tensorboard": "train", "matplotlib": "train", "ray": "ray"}  # fmt: skip
+              "imageio": "sim", "tensorboard": "train", "matplotlib": "train", "ray": "ray",
+              "transformers": "vla", "peft": "vla"}  # fmt: skip
     package = (error.name or "").split(".")[0]
     if "serve" in sys.argv[1:2]:  # of a server, torch alone is missing
         extras["torch"] = "serve"

@@ -154,6 +154,9 @@ REQUIRES = [
     'torch>=2.4; extra == "serve"',
     'embodied-rl[serve]; extra == "train"',
     'matplotlib>=3.9; extra == "train"',
+    'embodied-rl[serve]; extra == "vla"',
+    'transformers>=5.16.1,<5.20; extra == "vla"',
+    'peft>=0.21; extra == "vla"',
     'ray>=2.40; extra == "ray"',
 ]
 
@@ -179,6 +182,8 @@ def _packages() -> dict[str, Check]:
 def test_a_missing_extra_warns_with_the_line_that_installs_it(installed: dict[str, str]) -> None:
     checks = _packages()
     assert checks["ray"] == Check("packages: ray", "warn", "without ray", "pip install -e '.[ray]' in the clone")
+    found, fix = "without transformers, peft", "pip install -e '.[vla]' in the clone"
+    assert checks["vla"] == Check("packages: vla", "warn", found, fix)
     assert {checks[name].status for name in ("base", "sim", "serve", "train")} == {"ok"}
     assert checks["train"].found == "torch 2.13.0+cpu, matplotlib 3.10"
 

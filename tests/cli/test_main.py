@@ -24,6 +24,7 @@ def signals() -> Iterator[None]:
         (ConfigError("no", "x", "do y"), 2, "no (x): do y"),
         (InfrastructureError("no", "x", "do y"), 3, "no (x): do y"),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, "pip install -e '.[train]' in the clone"),
+        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 2, "pip install -e '.[vla]' in the clone"),
         (OSError(errno.ENOSPC, "full"), 3, "No space left on device (output)"),
         (PermissionError(errno.EACCES, "no", "/x"), 3, "Permission denied (/x)"),
         (MemoryError(), 3, "no memory left"),
