@@ -117,7 +117,7 @@ class Senses:
 
         Raises:
             SpecMismatch: As `numbers`.
-            DataError: An instruction is empty.
+            DataError: As `check`.
         """
         made: Arrays = {}
         for stream in self.pictures:
@@ -127,6 +127,11 @@ class Senses:
             texts = self._taken(self.instruction, streams, rows).reshape(rows, -1)
             made["words"] = _padded(self.words.encode(texts), pad)
         return made
+
+    def check(self, streams: Mapping[str, NDArray[Any]], rows: int) -> None:
+        """Raise `DataError` for an instruction that is no text, or holds no word; names its row."""
+        if self.instruction and self.words and rows:
+            self.words.encode(self._taken(self.instruction, streams, rows).reshape(rows, -1))
 
     def _taken(self, stream: Stream, streams: Mapping[str, NDArray[Any]], rows: int) -> NDArray[Any]:
         array = streams.get(stream.name)

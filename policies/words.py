@@ -36,10 +36,10 @@ class Words:
         return f"words/{self.vocabulary}/{self.length}"
 
     def encode(self, texts: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """[N, L] tokens of [N, bytes] instructions in UTF-8, zeros after their end.
+        """[N, L] tokens of [N, bytes] instructions in UTF-8, which end with their bytes or at the first zero.
 
         Raises:
-            DataError: An instruction holds no word; names the row.
+            DataError: An instruction is no UTF-8, or holds no word; names the row.
         """
         tokens = np.zeros((len(texts), self.length), np.int64)
         for row, text in enumerate(np.ascontiguousarray(texts)):
@@ -54,9 +54,14 @@ class Words:
         return tokens
 
     def _tokens(self, text: bytes, row: int) -> NDArray[np.int64]:
-        words = _WORD.findall(text.rstrip(b"\0").decode(errors="replace").lower())[: self.length]
+        where, text = f"row {row}, stream instruction", text.partition(b"\0")[0]
+        try:
+            words = _WORD.findall(text.decode().lower())[: self.length]
+        except UnicodeDecodeError as error:
+            what = f"the instruction is no UTF-8: byte {error.start} of {len(text)} is {text[error.start]:#04x}"
+            raise DataError(what, where, "encode it in UTF-8, and cut it between characters") from None
         if not words:
-            raise DataError("the instruction holds no word", f"row {row}, stream instruction", "say what is to be done")
+            raise DataError("the instruction holds no word", where, "say what is to be done")
         tokens = np.zeros(self.length, np.int64)
         tokens[: len(words)] = [1 + crc32(word.encode()) % (self.vocabulary - 1) for word in words]
         return tokens

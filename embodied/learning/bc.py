@@ -74,7 +74,8 @@ class BehaviourCloning(PolicyLearner):
         self.fits = 0
 
     def fit(self, episodes: Iterable[Episode]) -> dict[str, float]:
-        """Learn from what humans and scripts chose in `episodes`; the first call fixes the normaliser.
+        """Learn from what humans and scripts chose in `episodes`; the first call fixes the normaliser, unless
+        the weights it began with have one.
 
         Raises:
             DataError: No such step in any episode, or learning broke down.
@@ -84,6 +85,7 @@ class BehaviourCloning(PolicyLearner):
         if not self.normaliser.count:
             self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())
+        if not self.fits:
             net.prepare_clone(cfg.initial_std)
         losses, norms = [], []
         start, done, size = time.monotonic(), 0.0, min(cfg.batch, len(shown))

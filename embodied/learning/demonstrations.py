@@ -65,10 +65,11 @@ def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent:
         agent: Whose track of an episode.
 
     Raises:
-        DataError: An episode lacks the agent or a stream, or no step was demonstrated.
+        DataError: An episode lacks the agent or a stream, has one of another form than the first, or no step was
+            demonstrated.
     """
     streams: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
-    actions, masks = [], []
+    actions, masks = list[NDArray[Any]](), list[NDArray[Any]]()
     for episode in episodes:
         if agent not in episode.agents:
             raise DataError(f"no agent {agent} in it", f"episode {episode.id}", nearest(agent, episode.agents))
@@ -78,10 +79,25 @@ def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent:
             if name not in track.observations:
                 fix = nearest(name, track.observations)
                 raise DataError(f"no stream {name} in it", f"episode {episode.id}", fix)
-            streams[name].append(track.observations[name][steps])
+            seen = track.observations[name][steps]
+            if streams[name] and (seen.shape[1:], seen.dtype) != (streams[name][0].shape[1:], streams[name][0].dtype):
+                what = f"stream {name} is {seen.dtype} {seen.shape[1:]}, unlike that of the episodes before"
+                raise DataError(what, f"episode {episode.id}", "use episodes of one body")
+            streams[name].append(seen)
         actions.append(chosen)
         masks.append(mask)
     if not sum(len(mask) for mask in masks):
         raise DataError("no step that a human or a script chose", "demonstrations", "record demonstrations first")
-    joined = {name: np.concatenate(parts) for name, parts in streams.items()}
-    return Demonstrations(joined, np.concatenate(actions), np.concatenate(masks))
+    return Demonstrations({name: _joined(parts) for name, parts in streams.items()}, _joined(actions), _joined(masks))
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """All parts in one array; each is let go of as it is copied, so that they never take their memory twice."""
+    whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    parts.reverse()
+    first = 0
+    while parts:
+        part = parts.pop()
+        whole[first : first + len(part)] = part
+        first += len(part)
+    return whole

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied.data import Episode, Segment
-from embodied.errors import CorruptFile, DataError
+from embodied.errors import ConfigError, CorruptFile, DataError
 from embodied.learning.normaliser import Normaliser
+from embodied.weights.manifest import Version
 from policies.torch_policy import TorchPolicy
 
 
@@ -28,6 +29,18 @@ class Learner(Protocol):
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The next version, as `policies.base.Policy.tensors`."""
+        ...
+
+    def published(self, version: Version) -> None:
+        """What `tensors` gives is served as `version` from now on."""
+        ...
+
+    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Start from trained weights, before anything is learned; their normaliser is kept as it is.
+
+        Raises:
+            WeightsRefused: As `policies.base.Policy.load`.
+        """
         ...
 
     def state(self) -> dict[str, Any]:
@@ -57,6 +70,10 @@ class EpisodeLearner(Protocol):
 
     def tensors(self) -> dict[str, NDArray[Any]]: ...
 
+    def published(self, version: Version) -> None: ...
+
+    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
+
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: Mapping[str, Any]) -> None: ...
@@ -66,16 +83,21 @@ class Optimiser:
     """Adam with a clipped gradient norm that steps over what is not finite.
 
     Args:
-        parameters: What is trained.
+        parameters: What is trained; those that need no gradient are left alone.
         lr: Learning rate; may be changed at any time.
         max_grad_norm: The gradient is scaled down to this norm.
         max_skipped: How many steps in a row may be skipped.
+
+    Raises:
+        ConfigError: Nothing is left to train.
     """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, max_grad_norm: float, max_skipped: int = 16
     ) -> None:
-        self.parameters = list(parameters)
+        self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ConfigError("the policy has no parameter to train", "learner", "let some of its parameters train")
         # Small networks spend their time in calls, so all parameters and their gradients are views of two flat arrays.
         self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
         self.flat.grad = torch.zeros_like(self.flat)
@@ -134,7 +156,29 @@ class Optimiser:
         counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
         return {"adam": deepcopy(self.adam.state_dict())} | counts
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise `CorruptFile` unless `state` fits what is trained."""
+        fix = "resume with the configuration the run was started with"
+        try:
+            moments = state["adam"]["state"]
+            counts = {part[name].numel() for part in moments.values() for name in ("exp_avg", "exp_avg_sq")}
+            groups = len(state["adam"]["param_groups"])
+            int(state["skipped"]), int(state["skipped_in_a_row"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = f"the optimiser's state cannot be read: {type(error).__name__} {error}"
+            raise CorruptFile(what, "learner", "resume from an older checkpoint") from None
+        own = self.flat.numel()
+        if counts - {own} or len(moments) > 1 or groups != 1:
+            theirs = ", ".join(map(str, sorted(counts))) or "other"
+            raise CorruptFile(f"the optimiser's state is of {theirs} parameters, not of {own}", "learner", fix)
+
     def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state` exactly.
+
+        Raises:
+            CorruptFile: As `check`; nothing has changed then.
+        """
+        self.check(state)
         self.adam.load_state_dict(deepcopy(state["adam"]))  # which would share the tensors
         self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
 
@@ -156,9 +200,10 @@ def model_state(policy: TorchPolicy) -> dict[str, Tensor]:
 
 
 class PolicyLearner:
-    """What a learner of one policy saves and takes up again: `tensors`, `state` and `load` of `Learner`.
+    """What a learner of one policy saves and takes up again: all of `Learner` but `update`.
 
     Attributes:
+        version: Last published, by this process; None before.
         algorithm: Name that its state carries.
         counts: Names of its integer counters.
     """
@@ -169,10 +214,20 @@ class PolicyLearner:
     optimiser: Optimiser
     normaliser: Normaliser
     generator: torch.Generator
+    version: Version | None = None
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """As `Learner.tensors`."""
         return self.policy.tensors()
+
+    def published(self, version: Version) -> None:
+        """As `Learner.published`."""
+        self.version = version
+
+    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """As `Learner.begin_with`."""
+        self.policy.load(tensors)
+        self.normaliser.hold(self.policy.network.mean, self.policy.network.std)
 
     def state(self) -> dict[str, Any]:
         """As `Learner.state`."""
@@ -186,9 +241,14 @@ class PolicyLearner:
             **{name: getattr(self, name) for name in self.counts},
         }
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise `CorruptFile` unless `load` can take `state`."""
+        check_state(state, self.state())
+        self.optimiser.check(state["optimiser"])
+
     def load(self, state: Mapping[str, Any]) -> None:
         """As `Learner.load`."""
-        check_state(state, self.state())
+        self.check(state)
         self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
         self.optimiser.load(state["optimiser"])
         self.normaliser.load(state["normaliser"])

@@ -7,6 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+EVER = 10**15
+"""Observations that weigh more than any run will make."""
+
 
 class Normaliser:
     """Mean and variance of F numbers over everything seen, in float64.
@@ -43,6 +46,12 @@ class Normaliser:
         if not self.count:
             return np.ones_like(self.m2)
         return np.maximum(np.sqrt(self.m2 / self.count), self.floor)
+
+    def hold(self, mean: Tensor, std: Tensor) -> None:
+        """Keep the mean and standard deviation [F] that weights were trained with, as if seen for ever."""
+        self.count = EVER
+        self.mean = mean.double().cpu().numpy().copy()
+        self.m2 = std.double().cpu().numpy() ** 2 * EVER
 
     def frozen(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation [F] float32, as a version keeps them."""

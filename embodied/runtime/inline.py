@@ -13,7 +13,7 @@ from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.consumed import record_consumed
 from embodied.buffer.recorder import recover
 from embodied.buffer.store import EpisodeStore
-from embodied.data import Episode, Outcome, Segment, Source
+from embodied.data import Episode, Outcome, Segment
 from embodied.errors import ConfigError
 from embodied.learning.learner import EpisodeLearner, Learner
 from embodied.monitor.metrics import MetricsWriter
@@ -23,10 +23,12 @@ from embodied.monitor.timing import Stopwatch
 from embodied.rollout.actor import Actor
 from embodied.rollout.body import Body
 from embodied.rollout.gate import admit, version_lags
-from embodied.rollout.play import Played, by_expert, by_policy, play
+from embodied.rollout.play import Played, by_policy, play
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime.build import build, require_parts, resolve
+from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, stored
 from embodied.runtime.parts import make_body, make_client, make_policy
+from embodied.runtime.pretrained import read_weights
 from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
 from embodied.weights.pointers import Held
@@ -58,7 +60,7 @@ class InlineRun:
                 "policy",
                 "measure it with `embodied eval run=null`, or choose another policy=",
             )
-        self.spec = policy.spec
+        self.spec, self.policy = policy.spec, policy
         self.client = make_client(
             settings.serve, make_policy(settings.policy, self.body.spec, seed), self.body.spec, settings.debug
         )
@@ -68,7 +70,7 @@ class InlineRun:
             self.cloner = build(settings.algo, "algo", policy, seed=seed)
         else:
             normaliser = None
-            if settings.warm_start.demonstrations:
+            if settings.warm_start.clones:
                 if _learns_by(settings.warm_start.clone, "warm_start.clone") != "fit":
                     raise ConfigError(
                         "this learner cannot clone",
@@ -94,7 +96,8 @@ class InlineRun:
         self.metrics = MetricsWriter(folder)
         self._test_body: Body | None = None
         self.step, self.env_steps, self.reached, self.warm = 0, 0, 0, False
-        self.played = 0
+        self.played, self.skipped = 0, 0
+        self.origin: dict[str, Any] = {}
         self.earlier_s = 0.0
         self.start = time.monotonic()
 
@@ -134,50 +137,47 @@ class InlineRun:
         """Clone demonstrations where the settings ask for it, and publish the first version."""
         start = time.perf_counter()
         values: dict[str, float] = {}
-        count = self.settings.warm_start.demonstrations
-        if self.learner is None and not count:
+        begin = self.settings.warm_start
+        if self.learner is None and not begin.clones:
             raise ConfigError(
-                "cloning needs demonstrations", "warm_start.demonstrations", "give their number, such as 50"
+                "cloning needs demonstrations",
+                "warm_start.demonstrations",
+                "give their number, such as 50, or warm_start.episodes, where they are stored",
             )
+        first = self.cloner or self.trained
+        if begin.weights is not None:
+            first.begin_with(read_weights(begin.weights, self.policy))
+            self.origin["weights"] = begin.weights
         if self.cloner is not None:
             self.progress.update(phase="demonstrations")
-            episodes = self._demonstrate(count)
+            shown = self._demonstrate()
             self.progress.update(phase="cloning", env_steps=self.env_steps)
-            values |= self.cloner.fit(episodes)
+            values |= self.cloner.fit(shown)
+            self._say_skipped(values)
+            values["learner/demonstrations"] = shown.count
+            self.origin |= {"demonstrations": shown.source, "episodes": shown.count}
         published = self.publisher.publish(self.trained)
         if self.cloner is not None:
-            segments = sorted({segment for episode in episodes for segment in episode.segments})
-            record_consumed(self.folder / "episodes", self.step, published.manifest.number, segments)
+            parts = sorted(set(shown.parts))
+            record_consumed(self.folder / "episodes", self.step, published.manifest.number, parts)
         self.warm = True
         values |= self._evaluate()
         values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}
         self.store.seal()
         self.metrics.write(self.step, values | {"wall/step_s": time.perf_counter() - start, "wall/s": self.elapsed_s})
 
-    def _demonstrate(self, count: int) -> list[Episode]:
-        """The expert's first `count` successful episodes, by seed."""
-        kept: list[Episode] = []
-        spec = dataclasses.replace(self.spec, chunk=1, execute=1, stored=())  # the expert decides anew at every step
-        first = self.settings.seed * 1_000_000 + 500_000
-        while len(kept) < count:
-            need = count - len(kept)
-            body = make_body(self.settings.task, self.settings.body, need, self.settings.seed, autoreset=False)
-            played = play(
-                body, by_expert(body, spec), np.arange(first, first + need), spec,
-                id=f"{self.attempt}-demo-{first}", mode="demonstration", source=Source.SCRIPT,
-            )  # fmt: skip
-            body.close()
-            episodes = self._episodes(played)
-            kept += [episode for episode in episodes if episode.outcome == Outcome.SUCCESS]
-            self.env_steps += int(played.lengths.sum())
-            first += need
-            if first > self.settings.seed * 1_000_000 + 500_000 + 20 * count + 100:
-                raise ConfigError(
-                    f"the expert of {self.body.spec.task} hardly ever succeeds", "warm_start", "mend Task.expert"
-                )
-        for episode in kept:
+    def _demonstrate(self) -> Demonstrated:
+        """The first demonstrations, of the store that is named or else of the expert."""
+        begin = self.settings.warm_start
+        if begin.episodes is not None:
+            folder, limit = Path(begin.episodes), begin.memory_gb * 1e9
+            shown = stored(folder, self.policy, begin.demonstrations, limit, self.progress.say, AGENT)
+            return Demonstrated(begin.episodes, shown)
+        episodes, steps = by_the_expert(self.settings, self.spec, self.attempt, self._episodes)
+        self.env_steps += steps
+        for episode in episodes:
             self.store.add(episode)
-        return kept
+        return Demonstrated(EXPERT, episodes)
 
     def tick(self) -> None:
         """One RL step: collect, reward, learn, publish, store; now and then evaluate and checkpoint."""
@@ -191,6 +191,7 @@ class InlineRun:
         assert self.learner is not None
         with self.watch("learning"):
             values = self.learner.update([segment])
+        self._say_skipped(values)
         with self.watch("weights"):
             published = self.publisher.publish(self.learner)
         with self.watch("storage"):
@@ -223,6 +224,13 @@ class InlineRun:
         self.progress.update(phase="training", env_steps=self.env_steps, version=published.manifest.number)
         if self.step % self.settings.checkpoint.every == 0:
             self.checkpoint()
+
+    def _say_skipped(self, values: dict[str, float]) -> None:
+        """Tell of gradient steps that the last update left out."""
+        skipped = int(values.get("learner/skipped_steps", 0))
+        if skipped > self.skipped:
+            self.progress.say(f"step skipped: loss or gradient not finite ({skipped} so far)")
+        self.skipped = skipped
 
     @staticmethod
     def _successes(segment: Segment) -> int:
@@ -294,7 +302,9 @@ class InlineRun:
             "env_steps": self.env_steps,
             "reached": self.reached,
             "played": self.played,
+            "skipped": self.skipped,
             "warm": self.warm,
+            "origin": self.origin,
             "elapsed_s": self.elapsed_s,
             "version": self.publisher.number,
         }
@@ -326,6 +336,7 @@ class InlineRun:
         self.step, self.env_steps = int(state["step"]), int(state["env_steps"])
         self.reached, self.played = int(state["reached"]), int(state["played"])
         self.warm, self.earlier_s = bool(state["warm"]), float(state["elapsed_s"])
+        self.origin, self.skipped = dict(state.get("origin", {})), int(state.get("skipped", 0))
         self.metrics.truncate_after(self.step)
         self.publisher.publish(self.trained, held)
 

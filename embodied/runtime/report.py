@@ -34,6 +34,7 @@ def report(run: InlineRun) -> str:
         seed=run.settings.seed,
         run=run.folder.name,
         infrastructure_faults=run.body.faults,
+        origin=run.origin,
     )
     write_summary(run.folder, summary)
     run.progress.update(phase="plot and video")

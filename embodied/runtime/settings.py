@@ -49,16 +49,27 @@ class Rollout:
 
 @dataclass
 class WarmStart:
-    """demonstrations: successful episodes of the scripted expert to clone before RL; 0 for none. clone: the behaviour
-    cloning that does it."""
+    """What a run begins with. weights: of `run`, `run:version`, a checkpoint's folder or a safetensors file; null for
+    random ones. demonstrations: successful episodes to clone before RL; 0 for none, or for all of `episodes`.
+    episodes: where they are stored, a run or an episodes folder; null lets the scripted expert show them. memory_gb:
+    what may be kept of stored ones. clone: the behaviour cloning that does it."""
 
+    weights: str | None = None
     demonstrations: int = 0
+    episodes: str | None = None
+    memory_gb: float = 4.0
     clone: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(
             0 <= self.demonstrations <= 100_000, "warm_start.demonstrations", self.demonstrations, "choose 0 or more"
         )
+        require(0 < self.memory_gb <= 1e6, "warm_start.memory_gb", self.memory_gb, "choose more than 0, at most 1e6")
+
+    @property
+    def clones(self) -> bool:
+        """Whether there is anything to clone."""
+        return self.demonstrations > 0 or self.episodes is not None
 
 
 @dataclass

@@ -11,7 +11,9 @@ from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime import run_folder
+from embodied.runtime.demonstrations import find_episodes
 from embodied.runtime.inline import InlineRun
+from embodied.runtime.pretrained import find_weights
 from embodied.runtime.publisher import RestoreAsked
 from embodied.runtime.report import report
 from embodied.runtime.settings import CONFIG, Settings, resumed_config, typed
@@ -22,6 +24,7 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
     settings = typed(Settings, config)
     root, new = Path(settings.runs), settings.resume is None
     if settings.resume is None:
+        settings = _located(settings, config, root)
         algo = str(settings.algo.get("target", "run")).rpartition(".")[2].lower()
         folder = run_folder.create(root, settings.name, prefix=f"{settings.task.get('name', 'task')}-{algo}")
         write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
@@ -41,6 +44,16 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
             raise KeyboardInterrupt(f"`embodied train resume={folder}` goes on from the last checkpoint") from None
     print(line)
     return 0
+
+
+def _located(settings: Settings, config: DictConfig, root: Path) -> Settings:
+    """The settings, and `config` too, with what the run begins from spelled out: `latest` will soon be this run."""
+    begin = settings.warm_start
+    if begin.episodes is not None:
+        config.warm_start.episodes = str(find_episodes(begin.episodes, root))
+    if begin.weights is not None:
+        config.warm_start.weights = find_weights(begin.weights, root, str(settings.policy.get("name", "")))
+    return typed(Settings, config)
 
 
 def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> str:
