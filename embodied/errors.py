@@ -117,6 +117,12 @@ class WeightsRefused(DataError):
     code = "weights_refused"
 
 
+class RolloutMismatch(DataError):
+    """Rollouts were not made as the learner thinks: their log-probabilities are not those of the same weights."""
+
+    code = "mismatch"
+
+
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     """A sentence that offers the known names nearest to a wrong one, which may be no text at all."""
     names = sorted(set(known))

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.spec import BodySpec, PolicySpec
 from embodied.weights.manifest import Manifest
+from embodied.wire.probe import Probed
 
 Mode = Literal["sample", "mean"]
 Version = tuple[int, str]
@@ -64,6 +65,15 @@ class PolicyClient(Protocol):
 
     def version(self) -> Version:
         """The version served now."""
+        ...
+
+    def probe(self, observation: Observation) -> Probed:
+        """The version served, its tensors and how it sees 1 to `PROBE_ROWS` rows, for comparison with another copy.
+
+        Raises:
+            UserError: There are more rows, or none.
+            EmbodiedError: As `act`.
+        """
         ...
 
     def tick(self) -> None:

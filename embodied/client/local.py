@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.client.base import Manifest, Mode, Version
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.spec import BodySpec, PolicySpec
+from embodied.wire.probe import Probed
 
 
 class Host(Protocol):
@@ -24,6 +25,8 @@ class Host(Protocol):
     def switch(self, manifest: Any, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Version: ...
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None: ...
+
+    def probe(self, observation: Observation) -> Probed: ...
 
 
 class LocalClient:
@@ -50,6 +53,9 @@ class LocalClient:
 
     def version(self) -> Version:
         return self._host.version
+
+    def probe(self, observation: Observation) -> Probed:
+        return self._host.probe(observation)
 
     def tick(self) -> None:
         """Nothing to do: the host shares this process."""

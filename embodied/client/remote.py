@@ -21,6 +21,7 @@ from embodied.wire.addresses import is_local
 from embodied.wire.codecs import Arrays, chunk_from_message, observation_to_arrays, rows_to_arrays
 from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
+from embodied.wire.probe import Probed, probed_from_message
 
 Role = Literal["simulator", "robot", "tool"]
 
@@ -160,6 +161,12 @@ class RemoteClient:
     def version(self) -> Version:
         return _version(self._requester.request("status", policy=self.served_as))
 
+    def probe(self, observation: Observation) -> Probed:
+        """As `PolicyClient.probe`; pictures are sent as they are."""
+        arrays = observation_to_arrays(self._needed(observation))
+        answer = self._requester.request("probe", policy=self.served_as, arrays=arrays)
+        return probed_from_message(answer.body, answer.arrays)
+
     def status(self, follow: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What the server says of itself: version, sessions, queue, counts, outcomes per version.
 
@@ -183,10 +190,7 @@ class RemoteClient:
         if not isinstance(noise_keys, np.ndarray) or noise_keys.dtype != np.int64:
             kind = noise_keys.dtype if isinstance(noise_keys, np.ndarray) else type(noise_keys).__name__
             raise UserError(f"they are a {kind}", "noise_keys", "give an int64 array [B, 4], as Rows.noise_keys does")
-        sent = observation
-        if self._streams is not None:
-            wanted = {name: array for name, array in observation.streams.items() if name in self._streams}
-            sent = Observation(observation.rows, wanted, observation.time)
+        sent = self._needed(observation)
         files = {}
         for name, quality in self._jpeg.items():
             if (array := sent.streams.get(name)) is not None:
@@ -194,6 +198,13 @@ class RemoteClient:
                 files[name] = pictures.encode(array, quality)
                 observation.streams[name] = pictures.decode(*files[name], array.shape[1:], name)
         return {**observation_to_arrays(sent, files), "noise_keys": noise_keys}
+
+    def _needed(self, observation: Observation) -> Observation:
+        """The streams the policy needs, once `hello` told which."""
+        if self._streams is None:
+            return observation
+        wanted = {name: array for name, array in observation.streams.items() if name in self._streams}
+        return Observation(observation.rows, wanted, observation.time)
 
     def _check_pictures(self, spec: PolicySpec) -> None:
         streams = {stream.name: stream for stream in spec.agent.observations}

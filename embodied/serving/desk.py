@@ -8,6 +8,7 @@ from embodied.errors import MessageError, UserError
 from embodied.serving.answer import Answer
 from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
+from embodied.serving.probing import Prober
 from embodied.serving.receiving import Receiver
 from embodied.wire.message import Message
 
@@ -48,6 +49,9 @@ class Desk:
     follower: Part | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._prober = Prober(self.host)
+
     @classmethod
     def of(cls, host: PolicyHost, build: Mapping[str, Any] | None = None) -> Self:
         """A desk that takes pushes and keeps no versions."""
@@ -55,10 +59,11 @@ class Desk:
         return cls(host, loader, Receiver(host, loader), build=build or {})
 
     def handle(self, message: Message, answer: Answer) -> None:
-        """Take a `push`, `credit` or `point`; raises what refuses it."""
-        part = {"push": self.receiver, "credit": self.offer, "point": self.follower}.get(message.kind)
-        if message.kind not in ("push", "credit", "point"):
+        """Take a `push`, `credit`, `point` or `probe`; raises what refuses it."""
+        parts = {"push": self.receiver, "credit": self.offer, "point": self.follower, "probe": self._prober}
+        if message.kind not in parts:
             raise MessageError(f"no desk takes {message.kind}", "policy server", "ask the right station")
+        part = parts[message.kind]
         if part is None:
             raise UserError(
                 "this server takes no pushes" if message.kind == "push" else "this server keeps no versions",
@@ -70,9 +75,8 @@ class Desk:
     def tick(self) -> None:
         """Switch to what has been prepared, answer what is due. Between batches."""
         self.loader.tick()
-        for part in (self.receiver, self.offer, self.follower):
-            if part is not None:
-                part.tick()
+        for part in self._parts():
+            part.tick()
 
     def status(self) -> dict[str, Any]:
         """The parts' statuses in one dictionary."""
@@ -88,4 +92,4 @@ class Desk:
         self.loader.close(timeout_s)
 
     def _parts(self) -> list[Part]:
-        return [part for part in (self.receiver, self.offer, self.follower) if part is not None]
+        return [part for part in (self.receiver, self.offer, self.follower, self._prober) if part is not None]

@@ -1,6 +1,6 @@
 """One pass over an array's bytes: their hash, and whether its numbers are good."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -39,6 +39,12 @@ def examine(array: NDArray[Any], into: NDArray[Any] | None = None) -> tuple[str,
         if flaw:
             return flaw, ""
     return "", digest.hexdigest()
+
+
+def fingerprints(tensors: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, str]]:
+    """Name to dtype and hash, as in a manifest; the hash is empty where a number is not finite."""
+    hashes = each(lambda array: examine(array)[1], tensors.values(), tensors.values())
+    return {name: (array.dtype.name, hash) for (name, array), hash in zip(tensors.items(), hashes, strict=True)}
 
 
 def little_endian(array: NDArray[Any]) -> NDArray[Any]:

@@ -16,8 +16,8 @@ from embodied.wire.limits import LIMITS, Limits
 
 PROTOCOL = 2
 KINDS = frozenset([
-    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "point", "ack", "status", "heartbeat",
-    "error", "bye",
+    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "point", "probe", "ack", "status",
+    "heartbeat", "error", "bye",
 ])  # fmt: skip
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
 

@@ -1,0 +1,67 @@
+"""What a policy server shows of its insides, as a message: its version, its tensors, and how it sees an observation."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.errors import MessageError
+from embodied.wire.codecs import Arrays, take_array
+
+PROBE_ROWS = 4
+"""Rows of an observation that are looked at at a time, at most."""
+
+_STEP = "step/"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a policy host shows of its insides.
+
+    Attributes:
+        number, hash: Of the version served.
+        tensors: Name to dtype and digest, see `embodied.weights.examine.fingerprints`.
+        steps: Intermediate results in the order in which they are computed, see `policies.base.Probing`; empty where
+            the policy shows none.
+    """
+
+    number: int
+    hash: str
+    tensors: Mapping[str, tuple[str, str]]
+    steps: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def probed_to_message(probed: Probed) -> tuple[dict[str, Any], Arrays]:
+    """Body and arrays. The tensors' list is an array since there may be more of them than a header has room for."""
+    listed = json.dumps({name: list(found) for name, found in probed.tensors.items()}).encode()
+    body = {"number": probed.number, "hash": probed.hash, "steps": list(probed.steps)}
+    steps = {f"{_STEP}{name}": array for name, array in probed.steps.items()}
+    return body, {"tensors": np.frombuffer(listed, np.uint8), **steps}
+
+
+def probed_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Probed:
+    """Rebuild from `probed_to_message`, trusting nothing.
+
+    Raises:
+        MessageError: A field is missing or of another type.
+    """
+    number, digest, names = (body.get(name) for name in ("number", "hash", "steps"))
+    listed = take_array(arrays, "tensors", "uint8", (None,)).tobytes()
+    try:
+        tensors = json.loads(listed)
+    except (ValueError, RecursionError):
+        tensors = None
+    if (
+        type(number) is not int
+        or type(digest) is not str
+        or type(names) is not list
+        or not all(type(name) is str and f"{_STEP}{name}" in arrays for name in names)
+        or not isinstance(tensors, dict)
+        or not all(type(t) is list and list(map(type, t)) == [str, str] for t in tensors.values())
+    ):
+        raise MessageError("an answer that shows no policy", "probe", "run the same version on both sides")
+    found = {name: (dtype, hash) for name, (dtype, hash) in tensors.items()}
+    return Probed(number, digest, found, {name: arrays[f"{_STEP}{name}"] for name in names})
