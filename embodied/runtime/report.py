@@ -9,6 +9,7 @@ from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import summarise, write_summary
 from embodied.runtime.inline import InlineRun
+from embodied.runtime.protocol import follow_protocol
 from embodied.runtime.video import record_video
 
 
@@ -36,6 +37,11 @@ def report(run: InlineRun) -> str:
         infrastructure_faults=run.body.faults,
         origin=run.origin,
     )
+    if run.settings.compare.split is not None:
+        protocol = follow_protocol(run, trained_s)
+        for text in protocol.lines():
+            run.progress.say(text)
+        summary["protocol"] = protocol.to_dict()
     write_summary(run.folder, summary)
     run.progress.update(phase="plot and video")
     if note := plot_success(run.folder, f"{summary['task']}, seed {summary['seed']}", settings.target):

@@ -110,6 +110,15 @@ class Evaluate:
 
 
 @dataclass
+class Compare:
+    """What is measured at the end, on `evaluate.final_episodes` seeds: with a split given, the clone, a clone of equal
+    time, the last version, and that version under the split `wrong`. split, wrong: names in configs/split."""
+
+    split: str | None = None
+    wrong: str = "wrong_instruction"
+
+
+@dataclass
 class Checkpoint:
     """every: RL steps between checkpoints. keep: how many to keep."""
 
@@ -197,6 +206,7 @@ class Settings:
     warm_start: WarmStart = field(default_factory=WarmStart)
     budget: Budget = field(default_factory=Budget)
     evaluate: Evaluate = field(default_factory=Evaluate)
+    compare: Compare = field(default_factory=Compare)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     episodes: Episodes = field(default_factory=Episodes)
     render: Video = field(default_factory=Video)
@@ -205,6 +215,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_seed(self.seed, "seed")
         require(bool(self.runs), "runs", repr(self.runs), "give a folder")
+        clones = self.compare.split is None or self.warm_start.clones
+        require(clones, "compare.split", self.compare.split, "give warm_start.demonstrations, or null")
 
 
 T = TypeVar("T")

@@ -1,0 +1,149 @@
+"""What reinforcement learning added to a clone, and whether the policy listens: four numbers at the end of a run.
+
+Success is measured on scenes, and where the split says so on phrasings, that nothing was trained on: of the clone that
+the run began with; of a clone that was given, from the same demonstrations, the time that the whole run took; of the
+run's last version; and of that version where the instruction names something else than what is judged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.client import LocalClient, PolicyClient
+from embodied.files import atomic_dir, remove
+from embodied.learning.bc import BehaviourCloning
+from embodied.runtime.build import build
+from embodied.runtime.comparison import compare
+from embodied.runtime.demonstrations import EPISODES, stored
+from embodied.runtime.measuring import Cell, measure, split_of
+from embodied.runtime.parts import make_body, make_policy
+from embodied.runtime.settings import Settings
+from embodied.serving.host import PolicyHost
+from embodied.weights.tensors import read_tensors, write_tensors
+from policies.torch_policy import TorchPolicy
+
+if TYPE_CHECKING:
+    from embodied.runtime.inline import InlineRun
+
+CLONE = "clone"
+FILE = "model.safetensors"
+NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of the four numbers: a short name, what it is in words, and what was measured."""
+
+    name: str
+    what: str
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a run came to.
+
+    Attributes:
+        rows: The numbers, in order.
+        sentence: The last version beside the clone of equal time, pair by pair.
+        same_time_s: What that clone was given.
+    """
+
+    rows: list[Row]
+    sentence: str
+    same_time_s: float
+
+    def lines(self) -> list[str]:
+        """The table."""
+        wide = max(len(row.what) for row in self.rows)
+        made = []
+        for row in self.rows:
+            low, high = (100 * bound for bound in row.cell.interval)
+            counts = f"{row.cell.successes}/{row.cell.counted}"
+            made.append(f"{row.what:<{wide}}  {100 * row.cell.rate:5.1f} %  ({low:.1f} to {high:.1f})  {counts}")
+        return [*made, self.sentence]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        rows = {
+            row.name: {
+                "success_rate": row.cell.rate,
+                "success_ci95": list(row.cell.interval),
+                "successes": row.cell.successes,
+                "episodes": row.cell.counted,
+                "split": row.cell.split,
+            }
+            for row in self.rows
+        }
+        return {**rows, "sentence": self.sentence, "same_time_s": self.same_time_s}
+
+
+def follow_protocol(run: "InlineRun", trained_s: float) -> Protocol:
+    """Measure a run that has ended.
+
+    Args:
+        run: It, with `Settings.compare.split` given.
+        trained_s: Seconds it took, which the other clone is given.
+
+    Raises:
+        CorruptFile: The clone it began with is no longer whole.
+    """
+    settings = run.settings
+    split, wrong = settings.compare.split, settings.compare.wrong
+    first = settings.evaluate.final_seed
+    seeds = np.arange(first, first + settings.evaluate.final_episodes)
+
+    def cell(client: PolicyClient, under: str | None) -> Cell:
+        return measure(client, run.spec, settings.task, settings.body, under, seeds, settings.seed)
+
+    run.progress.update(phase="measuring the clone")
+    size = sum(array.nbytes for array in run.trained.tensors().values())
+    tensors = read_tensors(run.folder / CLONE / FILE, size, "start a new run")
+    rows = [Row("clone", "clone", cell(_serve(run, tensors), split))]
+    run.progress.update(phase=f"cloning for {trained_s:.0f} s")
+    longer = _clone_for(run, trained_s)
+    rows.append(Row("same_time_clone", f"clone of {trained_s:.0f} s, as long as the run", cell(longer, split)))
+    run.progress.update(phase="measuring")
+    rows.append(Row("rl", "clone, then RL", cell(run.client, split)))
+    rows.append(Row("wrong_instruction", "the same, told another one", cell(run.client, wrong)))
+    sentence = compare(rows[2].cell, rows[1].cell, ("RL", "the clone of equal time")).sentence()
+    return Protocol(rows, sentence, trained_s)
+
+
+def check_protocol(settings: Settings) -> None:
+    """Whether the splits can be measured, before anything is trained.
+
+    Raises:
+        ConfigError: There is no such split, or the task cannot do what it asks for.
+    """
+    for name in (settings.compare.split, settings.compare.wrong):
+        task, body = split_of(name, settings.task, settings.body)
+        make_body(task, body, 1, settings.seed).close()
+
+
+def keep_clone(folder: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Keep the weights that reinforcement learning begins with in a run's folder, whatever becomes of their version."""
+    remove(folder / CLONE)
+    with atomic_dir(folder / CLONE) as made:
+        write_tensors(made / FILE, tensors)
+
+
+def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
+    settings = run.settings
+    policy, begin = make_policy(settings.policy, run.body.spec, settings.seed), settings.warm_start
+    assert isinstance(policy, TorchPolicy)
+    config = {**begin.clone, "steps": NEVER, "seconds": seconds}
+    cloner: BehaviourCloning = build(config, "warm_start.clone", policy, seed=settings.seed)
+    source = Path(begin.episodes) if begin.episodes is not None else run.folder / EPISODES
+    cloner.fit(stored(source, policy, begin.demonstrations, begin.memory_gb * 1e9, run.progress.say))
+    return _serve(run, cloner.tensors())
+
+
+def _serve(run: "InlineRun", tensors: Mapping[str, NDArray[Any]]) -> LocalClient:
+    policy = make_policy(run.settings.policy, run.body.spec, run.settings.seed)
+    policy.load(tensors)
+    return LocalClient(PolicyHost(policy))
