@@ -109,7 +109,7 @@ class Convolutions(nn.Module):
         super().__init__()
         sizes = (3, *channels)
         self.layers = nn.ModuleList(
-            nn.Conv2d(a, b, 5 if i == 0 else 3, 1 if i == len(channels) - 1 and i else 2, 2 if i == 0 else 1)
+            nn.Conv2d(a, b, 5 if i == 0 else 3, 1 if i == len(channels) - 1 and i else 2, padding=2 if i == 0 else 1)
             for i, (a, b) in enumerate(pairwise(sizes))
         )
         self.norms = nn.ModuleList(nn.GroupNorm(max(b // 16, 1), b) for b in channels)
