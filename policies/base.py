@@ -1,7 +1,7 @@
 """The contract every policy fulfils."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,5 +43,18 @@ class Policy(Protocol):
 
         Raises:
             WeightsRefused: A name is missing or unknown, or a shape or dtype differs; nothing has changed then.
+        """
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A policy that shows how it decides, so that two copies of it can be compared; not every policy does."""
+
+    def probe(self, observation: Observation) -> dict[str, NDArray[Any]]:
+        """Named intermediate results for a few rows, in the order in which they are computed.
+
+        Preprocessing first, such as `pictures/<camera>`, `words` and `state`; names as in `policies.probing`. Arrays
+        are float32, float64, uint8, int32, int64 or bool.
         """
         ...

@@ -12,6 +12,7 @@ from embodied.errors import WeightsRefused
 from embodied.spec import AgentSpec, PolicySpec, Streams
 from policies.base import Mode
 from policies.network import Inputs, PolicyNetwork
+from policies.probing import probe
 from policies.senses import Senses
 
 
@@ -103,6 +104,10 @@ class TorchPolicy:
             policy=self.spec.name,
             stored={name: rows_of([d.stored[name] for d in made]) for name in made[0].stored},
         )
+
+    def probe(self, observation: Observation) -> dict[str, NDArray[Any]]:
+        """As `policies.base.Probing`; see `policies.probing.probe`."""
+        return probe(self, observation)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._state().items()}

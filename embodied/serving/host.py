@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import ActionChunk, Observation, Outcome, Rows
 from embodied.errors import DataError, MessageError, SpecMismatch, UserError, WeightsRefused, nearest
 from embodied.spec import PolicySpec, difference
+from embodied.weights.examine import fingerprints
 from embodied.weights.manifest import Manifest, Verified, Version
-from policies.base import Mode, Policy
+from embodied.wire.probe import PROBE_ROWS, Probed
+from policies.base import Mode, Policy, Probing
 
 _MODES = ("sample", "mean")
 _VERSIONS_COUNTED = 64
@@ -175,6 +177,29 @@ class PolicyHost:
             raise DataError(what, f"policy {spec.name}", f"its spec says {self._stored or 'nothing'}")
         chunk.versions, chunk.policy = versions, spec.name
         return chunk
+
+    def check_probe(self, observation: Observation) -> None:
+        """Whether `probed` may be asked this.
+
+        Raises:
+            UserError: There is no row, or more than `PROBE_ROWS`.
+            EmbodiedError: As `check`.
+        """
+        count = len(observation.rows)
+        if not 0 < count <= PROBE_ROWS:
+            raise UserError(f"a probe of {count} rows", f"policy {self.spec.name}", f"send 1 to {PROBE_ROWS}")
+        self.check(observation, observation.rows.noise_keys(0), "mean")
+
+    def probed(self, observation: Observation) -> Probed:
+        """The version served, its tensors and what the policy makes of rows that `check_probe` has passed."""
+        policy, (number, digest) = self._policy, self.version
+        steps = policy.probe(observation) if isinstance(policy, Probing) else {}
+        return Probed(number, digest, fingerprints(policy.tensors()), steps)
+
+    def probe(self, observation: Observation) -> Probed:
+        """Check, then `probed`."""
+        self.check_probe(observation)
+        return self.probed(observation)
 
     def warm_up(self, rows: int = 1) -> None:
         """Decide once on `rows` rows of zeros, so that the first client does not wait for what is done only once."""
