@@ -41,9 +41,11 @@ lock: setup  ## pin the newest versions that pyproject.toml admits
 		--allow-unsafe --all-extras --output-file requirements.lock --upgrade-package torch==2.13.0 pyproject.toml
 	sed -i -e '/^embodied-rl @/d' -e '/^\#/d' -e '/^$$/d' -e '/^pip==/d' -e 's/^torch==.*/torch==2.13.0/' requirements.lock
 
-.venvs/%/.ready: peers/%.txt pyproject.toml
+.SECONDEXPANSION:
+.venvs/%/.ready: peers/%.txt $$(wildcard peers/$$*.no-deps) pyproject.toml
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install --quiet -r $<
+	$(if $(wildcard peers/$*.no-deps),.venvs/$*/bin/pip install --quiet --no-deps -r peers/$*.no-deps)
 	.venvs/$*/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 

@@ -1,5 +1,6 @@
 """Policies from what a run has published: its settings, its policy, a version of its weights. No body is made."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import UserError
 from embodied.runtime.checkpoint import check_spec
+from embodied.runtime.engines import with_engine
 from embodied.runtime.parts import build_policy
 from embodied.runtime.run_folder import resolve
 from embodied.runtime.settings import Settings, require, saved_config, typed
@@ -28,13 +30,14 @@ class Run:
     policy: Policy
 
 
-def open_run(run: str, runs: str) -> Run:
-    """A run's policy, made as its published versions say; its weights are not loaded.
+def open_run(run: str, runs: str, engine: Mapping[str, Any] | None = None) -> Run:
+    """A run's policy, made as its published versions say, with an engine of `with_engine`; its weights are not loaded.
 
     Raises:
         UserError: There is no such run, or it has published nothing yet.
         CorruptFile: What is stored of it is damaged.
         SpecMismatch: Its settings no longer make the policy whose versions it keeps.
+        ConfigError: The engine is none for its policy.
     """
     folder = resolve(run, Path(runs))
     settings = typed(Settings, saved_config(folder))
@@ -47,7 +50,7 @@ def open_run(run: str, runs: str) -> Run:
     name = str(settings.policy.get("name", "")) if settings.policy.get("name") in names else names[0]
     spec = PolicySpec.from_dict(registry.manifest(name, "latest").spec)
     torch.set_num_threads(settings.runtime.threads)
-    policy = build_policy(settings.policy, spec.agent, settings.seed)
+    policy = build_policy(with_engine(settings.policy, engine or {}), spec.agent, settings.seed)
     fix = "serve it with the code and settings it was trained with"
     check_spec(spec.to_dict(), policy.spec.to_dict(), str(folder), "the published version", fix)
     return Run(folder, settings, registry, policy)

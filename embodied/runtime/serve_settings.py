@@ -1,7 +1,7 @@
 """What `embodied serve` takes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from embodied.errors import ConfigError
@@ -34,6 +34,7 @@ class ServeSettings:
         max_wait_ms: Longest wait for other clients' requests, milliseconds.
         max_rows: Rows of one batch.
         max_requests: Requests that wait at most, per policy.
+        engine: What decides, `configs/engine`.
     """
 
     task: dict[str, Any]
@@ -62,6 +63,7 @@ class ServeSettings:
     max_rows: int = 1024
     max_requests: int = 256
     threads: int = 1
+    engine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.bandwidth_mbit >= 0, "bandwidth_mbit", self.bandwidth_mbit, "choose 0 (no limit) or more")

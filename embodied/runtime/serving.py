@@ -14,6 +14,7 @@ import torch
 from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError
 from embodied.runtime.beside import Beside
 from embodied.runtime.checkpoint import check_spec
+from embodied.runtime.engines import with_engine
 from embodied.runtime.parts import build_policy, make_body, make_policy
 from embodied.runtime.published import open_run, whole_number
 from embodied.runtime.serve_settings import ServeSettings
@@ -86,7 +87,7 @@ def _desks(
         desk = _of_run(settings, settings.run)
         return {desk.host.spec.name: desk}
     body = make_body(settings.task, settings.body, 1, seed=0)
-    policy = make_policy(settings.policy, body.spec, seed=0)
+    policy = make_policy(with_engine(settings.policy, settings.engine), body.spec, seed=0)
     body.close()
     registry = None
     if settings.weights is not None:
@@ -96,7 +97,7 @@ def _desks(
 
 def _of_run(settings: ServeSettings, run: str) -> Desk:
     """A run's policy, following its registry, or one version of it for good."""
-    opened = open_run(run, settings.runs)
+    opened = open_run(run, settings.runs, settings.engine)
     torch.set_num_threads(settings.threads)
     number = whole_number(settings.version)
     if number == "latest":
@@ -110,7 +111,8 @@ def _desk(
     settings: ServeSettings, policy: Policy, registry: Registry | None, build: dict[str, Any], part: Part | None = None
 ) -> Desk:
     """A desk of a policy; with a registry, it serves what that wants. `part` takes pushes instead of a `Receiver`."""
-    host = PolicyHost(policy, standby=copy.deepcopy(policy))
+    in_place = getattr(policy, "loads_in_place", False)  # a copy would be another engine
+    host = PolicyHost(policy, standby=None if in_place else copy.deepcopy(policy))
     name, trusted = policy.spec.name, Trusted.from_keys(settings.keys)
     if registry is None:
         loader = Loader(host)
@@ -175,7 +177,7 @@ def _edge(
     )
     known = upstream.connect()
     build = known.config(own)
-    policy = build_policy(build, known.spec.agent, seed=0)
+    policy = build_policy(with_engine(build, settings.engine), known.spec.agent, seed=0)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
     registry = _registry(settings, folder, settings.upstream_keys)

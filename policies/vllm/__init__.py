@@ -1,0 +1,1 @@
+"""Action tokens decoded by vLLM, in a process and an environment of its own (`make peer-vllm`)."""

@@ -1,0 +1,164 @@
+"""A worker as its parent sees it: started, asked one thing at a time, noticed when it dies, ended."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+from numpy.typing import NDArray
+
+from embodied.errors import DataError, DeadlineExceeded, InfrastructureError, MessageError
+from embodied.wire import frames
+from embodied.wire.codecs import error_from_body
+from embodied.wire.limits import Limits
+from embodied.wire.message import Message, decode, encode
+
+ROOT = Path(__file__).parents[2]
+AGAIN = "ask again: it is started anew"
+
+_LOOK_MS = 100
+_GRACE_S = 2.0
+_LOG_TAIL = 4096
+_LINE = 300
+
+
+class WorkerProcess:
+    """One worker, started at construction. Whatever `ask` raises, the worker is then good for `close` alone, unless
+    the error is the worker's own answer. Not thread-safe.
+
+    Args:
+        name: Of the worker, in the words of an error.
+        command: Starts it; `--connect` with an address and `--parent` with this process's id follow.
+        limits: What is sent and taken.
+        start_s: Longest wait until it says `status`, seconds.
+
+    Raises:
+        InfrastructureError: It cannot be started, or died at once.
+        DeadlineExceeded: It said nothing in time.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], limits: Limits, start_s: float) -> None:
+        self._name, self._limits, self._id = name, limits, 0
+        folder = Path(tempfile.mkdtemp(prefix="embodied-worker-"))
+        self._log = folder / "log"
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        sock = self._socket = context.socket(zmq.PAIR)
+        sock.linger, sock.maxmsgsize = 0, limits.frame_bytes
+        address = f"ipc://{folder / 'socket'}"
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        try:
+            sock.bind(address)
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*command, "--connect", address, "--parent", str(os.getpid())],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                )  # fmt: skip
+        except (OSError, zmq.ZMQError) as error:
+            _end(None, sock, context, folder)
+            raise InfrastructureError(f"the {name} cannot be started: {error}", command[0]) from None
+        self._end = weakref.finalize(self, _end, self._process, sock, context, folder)
+        try:
+            greeting = self._receive(time.monotonic() + start_s, start_s, "starting")
+            if greeting.kind != "status":
+                raise DataError(f"its first word is {greeting.kind}, not status", self.where, "update its environment")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def where(self) -> str:
+        return f"{self._name}, process {self._process.pid}"
+
+    @property
+    def alive(self) -> bool:
+        return self._end.alive and self._process.poll() is None
+
+    def ask(self, kind: str, body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], timeout_s: float) -> Message:
+        """Send, and wait for the answer.
+
+        Raises:
+            InfrastructureError: It died; says how, and its last words.
+            DeadlineExceeded: No answer in time.
+            MessageError, DataError: The answer is malformed, or to something else.
+            EmbodiedError: What it answered with.
+        """
+        self._id += 1
+        limit, doing = time.monotonic() + timeout_s, f"answering {kind}"
+        parts = encode(Message(kind, self._id, body=dict(body), arrays=dict(arrays)), self._limits)
+        self._wait(zmq.POLLOUT, limit, timeout_s, doing)
+        frames.send(self._socket, parts)
+        answer = self._receive(limit, timeout_s, doing)
+        if answer.id != self._id or answer.kind not in (kind, "error"):
+            what = f"{kind} {self._id} was answered with {answer.kind} {answer.id}"
+            raise DataError(what, self.where, AGAIN)
+        if answer.kind == "error":
+            raise error_from_body(answer.body)
+        return answer
+
+    def close(self) -> None:
+        """End it; a second time it does nothing."""
+        self._end()
+
+    def _receive(self, limit: float, timeout_s: float, doing: str) -> Message:
+        self._wait(zmq.POLLIN, limit, timeout_s, doing)
+        try:
+            return decode([frame.buffer for frame in frames.receive(self._socket)], self._limits)
+        except MessageError as error:
+            raise MessageError(f"an answer cannot be read: {error.what}", self.where, AGAIN) from None
+
+    def _wait(self, event: int, limit: float, timeout_s: float, doing: str) -> None:
+        while True:
+            ended = self._process.poll() is not None  # looked at first: what it said before its end is still taken
+            if self._socket.poll(0 if ended else _LOOK_MS, event):
+                return
+            if ended:
+                raise self._died(doing)
+            if time.monotonic() >= limit:
+                what = f"the {self._name} has not ended {doing} in {timeout_s:g} s"
+                raise DeadlineExceeded(what, f"process {self.pid}", "give it longer, or look what keeps it")
+
+    def _died(self, doing: str) -> InfrastructureError:
+        status = self._process.returncode
+        how = f"of {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        last = f": {words}" if status > 0 and (words := _last_line(self._log)) else ""
+        return InfrastructureError(f"the {self._name} died {how} while {doing}{last}", f"process {self.pid}", AGAIN)
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - _LOG_TAIL, 0))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1][:_LINE] if lines else ""
+
+
+def _end(
+    process: "subprocess.Popen[bytes] | None",
+    sock: "zmq.Socket[bytes]",
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    folder: Path,
+) -> None:
+    if process is not None and process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    sock.close(0)
+    context.term()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,17 @@
+"""What a policy's process and its vLLM worker say to each other: messages of `embodied.wire` over one PAIR socket.
+
+The worker says `status` when it is there. From then on the policy's process asks, one request at a time, and the worker
+answers with the same id and kind, or with `error`.
+
+| kind | asks with | is answered with |
+|---|---|---|
+| `hello` | `config` of the decoder (`Qwen2Config.to_dict`) and `settings` | nothing, once the engine is ready |
+| `push` | `version`, and the decoder's tensors as arrays | `version` that outputs carry from then on |
+| `act` | `mode`, `tokens` n; `prompts` [N, P, d] float32, `seeds` [N] int64 | `version`; `tokens` [N, n] int64, `log_probs` [N, n] float32 |
+| `bye` | nothing | nothing; the worker ends |
+"""  # noqa: E501
+
+from embodied.wire.limits import Limits
+
+LIMITS = Limits(frame_bytes=1 << 35, total_bytes=1 << 38)
+"""Of a socket in a folder that only this user can enter: a decoder of billions of parameters in one message."""
