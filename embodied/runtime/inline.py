@@ -14,7 +14,8 @@ from embodied.buffer.consumed import record_consumed
 from embodied.buffer.recorder import recover
 from embodied.buffer.store import EpisodeStore
 from embodied.data import Episode, Outcome, Segment
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, RolloutMismatch
+from embodied.learning.consistency import explain
 from embodied.learning.learner import EpisodeLearner, Learner
 from embodied.monitor.metrics import MetricsWriter
 from embodied.monitor.progress import Progress
@@ -190,7 +191,7 @@ class InlineRun:
         segment, dropped = admit(segment, newest, self.settings.rollout.max_lag)
         assert self.learner is not None
         with self.watch("learning"):
-            values = self.learner.update([segment])
+            values = self._learn(segment)
         self._say_skipped(values)
         with self.watch("weights"):
             published = self.publisher.publish(self.learner)
@@ -231,6 +232,16 @@ class InlineRun:
         if skipped > self.skipped:
             self.progress.say(f"step skipped: loss or gradient not finite ({skipped} so far)")
         self.skipped = skipped
+
+    def _learn(self, segment: Segment) -> dict[str, float]:
+        """One update; where the data are not what the learner's weights make, the error says what differs."""
+        assert self.learner is not None
+        try:
+            return self.learner.update([segment])
+        except RolloutMismatch as error:
+            go_on = f"nothing was published; mend that, then `embodied train resume={self.folder}`"
+            number = self.publisher.number
+            raise explain(error, self.policy, self.client, segment, number, go_on) from None
 
     @staticmethod
     def _successes(segment: Segment) -> int:
