@@ -18,10 +18,11 @@ from embodied.errors import ConfigError, SpecMismatch, WeightsRefused
 from embodied.spec import AgentSpec
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
-from policies.encoders import Block, Convolutions, Critic, WordEncoder, masked_average, seeded_
+from policies.encoders import Critic, seeded_
 from policies.lora import adapt, fingerprint, frozen, lora_of, merged
 from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.prompts import InstructionTokens, PictureTokens
 from policies.senses import Senses, action_scales
 from policies.torch_policy import TorchPolicy
 from policies.words import words_of
@@ -66,57 +67,6 @@ class Sizes:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
 
-class Eye(nn.Module):
-    """One camera's picture as a fixed number of embeddings, one per cell of the convolutions' grid.
-
-    Args:
-        shape: [H, W, 3] of a picture.
-        sizes: Of the network.
-    """
-
-    def __init__(self, shape: Sequence[int], sizes: Sizes) -> None:
-        super().__init__()
-        self.convolutions = Convolutions(sizes.channels, sizes.width)
-        with torch.no_grad():
-            blank = torch.zeros(1, *shape, dtype=torch.uint8)
-            height, across = self.convolutions(blank, torch.zeros(1, sizes.width)).shape[2:]
-        self.cells = height * across
-        self.project = nn.Linear(sizes.channels[-1], sizes.width)
-        self.position_embedding = nn.Parameter(torch.zeros(self.cells, sizes.width))
-        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.vision_layers))
-
-    def forward(self, pictures: Tensor, said: Tensor) -> Tensor:
-        """[N, cells, d] of pictures [N, H, W, 3] and the instruction [N, d], which steers the convolutions."""
-        x = self.project(self.convolutions(pictures, said).flatten(2).transpose(1, 2)) + self.position_embedding
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-class WordPool(nn.Module):
-    """An instruction of any length as a fixed number of embeddings: learned queries attend to its words.
-
-    A decoder that is given embeddings alone, without a mask, cannot tell a word from padding; so padding ends here.
-
-    Args:
-        vocabulary, length: Of `policies.words.Words`.
-        width, heads, tokens: Of the result, and attention heads.
-    """
-
-    def __init__(self, vocabulary: int, length: int, width: int, heads: int, tokens: int) -> None:
-        super().__init__()
-        self.encoder = WordEncoder(vocabulary, length, width, heads=heads)
-        self.query = nn.Parameter(torch.zeros(tokens, width))
-        self.key = nn.Linear(width, width)
-
-    def forward(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, tokens, d], and their mean over the words [N, d], of words [N, L]."""
-        each, mask = self.encoder.each(words), words != 0
-        scores = self.query @ self.key(each).transpose(1, 2) / math.sqrt(each.shape[-1])
-        share = scores.masked_fill(~(mask | ~mask.any(1, keepdim=True))[:, None], -math.inf).softmax(-1)
-        return share @ each, masked_average(each, mask)
-
-
 class TokenNetwork(PolicyNetwork):
     """Pictures, words and state to P embeddings; a decoder that continues them with K x D action tokens.
 
@@ -143,20 +93,27 @@ class TokenNetwork(PolicyNetwork):
         generator, width = torch.Generator().manual_seed(seed), sizes.width
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            words = WordPool(senses.words.vocabulary, senses.words.length, width, sizes.heads, sizes.word_tokens)
-            self.words = seeded_(words, generator)
-            self.eyes = nn.ModuleDict({s.name: seeded_(Eye(s.shape, sizes), generator) for s in senses.pictures})
-            self.proprioception = seeded_(nn.Linear(numbers, width), generator)
+            read = InstructionTokens(
+                senses.words.vocabulary, senses.words.length, width, sizes.heads, sizes.word_tokens
+            )
+            seen = {
+                s.name: PictureTokens(s.shape, sizes.channels, width, sizes.vision_layers, sizes.heads)
+                for s in senses.pictures
+            }
+            length = sum(eye.cells for eye in seen.values()) + sizes.word_tokens + bool(numbers)
+            self.words = seeded_(read, generator)
+            self.eyes = nn.ModuleDict({name: seeded_(eye, generator) for name, eye in seen.items()})
+            self.proprioception = seeded_(nn.Linear(numbers, width), generator) if numbers else None
             self.critic = Critic(numbers + own if own else 0, width, sizes.critic_hidden, generator)
-            self.value_reads_rest = not self.critic.privileged
-            length = sum(eye.cells for eye in self.eyes.values()) + sizes.word_tokens + 1  # type: ignore[misc]
             self.decoder = Qwen2ForCausalLM(_decoder_config(sizes, length + self.tokens)).eval()
+        self.value_reads_rest = not self.critic.privileged
 
     def prompt(self, inputs: Inputs) -> Tensor:
         """[N, P, d] embeddings: each camera's cells, the instruction, the state. P is the same for every row."""
         said, meaning = self.words(inputs["words"])
         seen = [self.eyes[camera](inputs[camera], meaning) for camera in self.cameras]
-        return torch.cat([*seen, said, self.proprioception(inputs["state"])[:, None]], dim=1)
+        felt = [self.proprioception(inputs["state"])[:, None]] if self.proprioception is not None else []
+        return torch.cat([*seen, said, *felt], dim=1)
 
     def decoder_config(self) -> dict[str, Any]:
         """`Qwen2Config.to_dict()` of the decoder."""

@@ -1,0 +1,66 @@
+"""What a decoder is prompted with: pictures and words as fixed numbers of embeddings."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from policies.encoders import Block, Convolutions, WordEncoder, masked_average
+
+
+class PictureTokens(nn.Module):
+    """One camera's picture as embeddings, one per cell of the grid that convolutions leave.
+
+    Args:
+        shape: [H, W, 3] of a picture.
+        channels: Of the convolutions.
+        width, layers, heads: Of the transformer over the grid; no layers for none.
+
+    Attributes:
+        cells: How many embeddings.
+    """
+
+    def __init__(self, shape: Sequence[int], channels: Sequence[int], width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.convolutions = Convolutions(channels, width)
+        with torch.no_grad():
+            blank = torch.zeros(1, *shape, dtype=torch.uint8)
+            self.cells = self.convolutions(blank, torch.zeros(1, width))[0, 0].numel()
+        self.project = nn.Linear(channels[-1], width)
+        self.position_embedding = nn.Parameter(torch.zeros(self.cells, width))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+
+    def forward(self, pictures: Tensor, said: Tensor) -> Tensor:
+        """[N, cells, d] of pictures [N, H, W, 3] uint8 and the instruction [N, d], which steers the convolutions."""
+        x = self.project(self.convolutions(pictures, said).flatten(2).transpose(1, 2)) + self.position_embedding
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class InstructionTokens(nn.Module):
+    """An instruction of any length as a fixed number of embeddings: learned queries attend to its words (as in Set
+    Transformer's pooling, Lee et al. 2019, arXiv:1810.00825, section 3.2).
+
+    A decoder that is given embeddings without a mask cannot tell a word from padding; so padding ends here.
+
+    Args:
+        vocabulary, length: Of `policies.words.Words`.
+        width, heads: Of the transformer over the words.
+        count: Embeddings to make.
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int, heads: int, count: int) -> None:
+        super().__init__()
+        self.encoder = WordEncoder(vocabulary, length, width, heads=heads)
+        self.query = nn.Parameter(torch.zeros(count, width))
+        self.key = nn.Linear(width, width)
+
+    def forward(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, count, d] of words [N, L], and the mean over the words there are [N, d]."""
+        each, mask = self.encoder.each(words), words != 0
+        scores = self.query @ self.key(each).transpose(1, 2) / math.sqrt(each.shape[-1])
+        counts = mask | ~mask.any(1, keepdim=True)  # empty rows that fill a block up have no word at all
+        share = scores.masked_fill(~counts[:, None], -math.inf).softmax(-1)
+        return share @ each, masked_average(each, mask)
