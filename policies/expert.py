@@ -39,7 +39,7 @@ class Reader(nn.Module):
 
     Args:
         senses: What is read.
-        channels: Of the convolutions, whose last maps' cells are tokens; the words steer them.
+        channels: Of the convolutions, which the words steer; one more of stride 2 makes each cell of its map a token.
         width, layers, heads: Of the transformer.
     """
 
@@ -49,7 +49,7 @@ class Reader(nn.Module):
         words, said = senses.words, width if senses.words else 0
         self.words = WordEncoder(words.vocabulary, words.length, width, heads=heads) if words else None
         self.eyes = nn.ModuleDict({camera: Convolutions(channels, said) for camera in self.cameras})
-        self.cells = nn.ModuleDict({camera: nn.Linear(channels[-1], width) for camera in self.cameras})
+        self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras})
         self.camera_embedding = nn.Parameter(torch.zeros(len(self.cameras), width)) if len(self.cameras) > 1 else None
         self.state = nn.Linear(senses.sizes[0], width) if senses.sizes[0] else None
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -64,8 +64,8 @@ class Reader(nn.Module):
             tokens.append(each)
             there.append(is_word)
         for i, camera in enumerate(self.cameras):
-            maps = self.eyes[camera](inputs[camera], said)
-            cells = self.cells[camera](maps.flatten(2).transpose(1, 2))
+            maps = self.cells[camera](self.eyes[camera](inputs[camera], said))
+            cells = maps.flatten(2).transpose(1, 2)
             cells = cells + places(maps.shape[2], maps.shape[3], self.width).to(cells.device)
             tokens.append(cells if self.camera_embedding is None else cells + self.camera_embedding[i])
         if self.state is not None:

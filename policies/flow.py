@@ -195,12 +195,15 @@ class FlowPolicy(TorchPolicy):
         times: int = 4,
         seed: int = 0,
     ) -> None:
-        if chunk < 1 or not 0 <= execute <= chunk or min(*channels, layers, heads, times) < 1:
-            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", "give sizes above zero, execute <= chunk")
+        if chunk < 1 or not 0 <= execute <= chunk:
+            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", "give chunk >= 1, execute <= chunk")
+        if not channels or min(*channels, layers, heads, times) < 1:
+            what = f"channels {list(channels)}, layers {layers}, heads {heads}, times {times}"
+            raise ConfigError(what, "policy", "give sizes above zero")
         for what, size, unit in (("width", width, math.lcm(4, heads)), ("expert_width", expert_width, 2 * heads)):
             if size < unit or size % unit:
                 raise ConfigError(f"{what} {size} with {heads} heads", "policy", f"give a multiple of {unit}")
-        if steps < 2 or not noise > 0:
+        if steps < 2 or not 0 < noise < math.inf:
             raise ConfigError(f"steps {steps}, noise {noise}", "policy", "give steps >= 2 and noise above zero")
         senses = Senses.choose(agent, state, pictures, instruction, words_of(words), critic)
         if not senses.pictures and pictures is None:
