@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embodied.cli.compose import compose_config
-from embodied.runtime.evaluation import EvalSettings
+from embodied.runtime.eval_settings import EvalSettings
 from embodied.runtime.serve_settings import ServeSettings
 from embodied.runtime.settings import Settings, typed
 

@@ -1,115 +1,225 @@
-"""Measuring a policy on seeds, in this process or through a policy server."""
+"""Measuring policies on tasks, splits and seeds, in this process or through a policy server."""
 
 import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied.client import LocalClient, PolicyClient, RemoteClient
-from embodied.data import Outcome
 from embodied.errors import UserError
 from embodied.monitor.stats import wilson
 from embodied.rollout.body import Body
-from embodied.rollout.play import by_policy, play
+from embodied.runtime.comparison import compare
+from embodied.runtime.eval_settings import EvalSettings, Planned, plan
+from embodied.runtime.failures import check_camera, write_failures
+from embodied.runtime.measuring import AGENT, Cell, measure, split_of
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.published import load_policy
 from embodied.runtime.run_folder import resolve
-from embodied.runtime.settings import Serve, check_seed, require
 from embodied.serving.host import PolicyHost
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 
+Seeds = NDArray[np.int64]
 
-@dataclass
-class EvalSettings:
-    """run: the run to evaluate; null for `task`, `body` and `policy`, such as another project's server. version:
-    `latest` or a number. episodes, seed: one episode of each seed from `seed` on. threads: physics threads, 0 for every
-    core. serve: a server to ask instead of answering in this process."""
 
+@dataclass(frozen=True)
+class Measured:
+    """A policy that is measured.
+
+    Attributes:
+        name: What to call it.
+        folder: Of its run, or None.
+        task, body: It was trained on, or those given.
+        client, spec: Who answers.
+        seed: Of its noise.
+        renderer: Of videos.
+    """
+
+    name: str
+    folder: Path | None
     task: dict[str, Any]
     body: dict[str, Any]
-    policy: dict[str, Any]
-    run: str | None = "latest"
-    runs: str = "runs"
-    version: str = "latest"
-    episodes: int = 200
-    seed: int = 1000
-    threads: int = 0
-    serve: Serve = field(default_factory=Serve)
-
-    def __post_init__(self) -> None:
-        require(1 <= self.episodes <= 65536, "episodes", self.episodes, "choose 1 to 65536")
-        check_seed(self.seed, "seed")
+    client: PolicyClient
+    spec: PolicySpec
+    seed: int
+    renderer: str = "auto"
 
 
-def evaluate(settings: EvalSettings) -> dict[str, Any]:
-    """Play each seed exactly once with the mode of the policy's distribution.
+@dataclass(frozen=True)
+class Row:
+    """What became of one policy in one cell, and the videos that were written of it."""
+
+    policy: str
+    label: str
+    cell: Cell
+    videos: list[Path]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        digest, videos = self.cell.actions_digest, [str(path) for path in self.videos]
+        names = {"task": self.label, "split": self.cell.split}
+        return names | summary([self.cell]) | {"actions_digest": digest, "videos": videos}
+
+
+def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row: None) -> dict[str, Any]:
+    """Play each seed exactly once, on every task under every split, with the mode of the policy's distribution.
+
+    Args:
+        settings: What to measure.
+        seen: Is told of every cell when it was measured.
 
     Returns:
         `success_rate`, `success_ci95`, `episodes`, counts per outcome, `steps_mean`, the `policy_versions` that
-        answered, and `actions_digest`, which is equal for two evaluations that took the same actions.
+        answered, `actions_digest`, which is equal for two evaluations that took the same actions, and `cells` with the
+        same of each task and split; of a comparison, `against` with the same of the other run, and `comparison`.
+
+    Raises:
+        UserError: Unknown runs, versions, tasks or splits; a run compared with itself.
+        SpecMismatch: A policy does not fit a task; names the stream. Nothing was played then.
     """
     with ExitStack() as stack:
         if settings.run is None:
-            task, body, client, spec, seed = _given(settings, stack)
+            policies = [_given(settings, stack)]
         else:
-            task, body, client, spec, seed = _of_run(settings, settings.run, stack)
+            policies = _of_runs(settings, settings.run, stack)
+        cells = plan(settings, policies[0].task)
+        _check(cells, policies, settings, stack)
         seeds = np.arange(settings.seed, settings.seed + settings.episodes)
-        played = play(body, by_policy(client, spec, seed), seeds, spec, id="eval", mode="evaluation")
-    low, high = wilson(played.successes, played.counted)
-    live = played.segment.rows.seq >= 0
+        folder = policies[0].folder
+        videos = None if folder is None else folder / "eval" / (settings.label or time.strftime("%Y%m%d-%H%M%S"))
+        rows: list[list[Row]] = [[] for _ in policies]
+        for planned in cells:
+            for policy, own in zip(policies, rows, strict=True):
+                own.append(_row(planned, policy, seeds, settings, videos if policy is policies[0] else None))
+                seen(own[-1])
+    tasks = ", ".join(dict.fromkeys(row.label for row in rows[0]))
+    result = {"run": settings.run, "task": tasks, "seed": settings.seed} | _result(rows[0])
+    if len(policies) > 1:
+        names = (policies[0].name, policies[1].name)
+        result["against"] = {"run": settings.against} | _result(rows[1])
+        result["comparison"] = [
+            compare(a.cell, b.cell, names).to_dict() | {"task": a.label} for a, b in zip(*rows, strict=True)
+        ]
+    return result
+
+
+def summary(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Episodes, successes, their rate and interval, outcomes, steps and returns of all cells together."""
+    successes, counted = sum(cell.successes for cell in cells), sum(cell.counted for cell in cells)
+    lengths, returns = (np.concatenate([getattr(cell, name) for cell in cells]) for name in ("lengths", "returns"))
     return {
-        "run": settings.run,
-        "task": task,
-        "success_rate": played.successes / max(played.counted, 1),
-        "success_ci95": [low, high],
-        "episodes": played.counted,
-        "seed": settings.seed,
-        "outcomes": {o.name.lower(): int((played.outcomes == o).sum()) for o in Outcome if o != Outcome.RUNNING},
-        "steps_mean": float(played.lengths.mean()),
-        "return_mean": float(played.returns.mean()),
-        "policy_versions": sorted({int(v) for v in np.unique(played.segment.versions[live])}),
-        "actions_digest": digest(played.segment.actions[live]),
+        "planned": sum(len(cell.seeds) for cell in cells),
+        "played": sum(len(cell.outcomes) for cell in cells),
+        "episodes": counted,
+        "successes": successes,
+        "success_rate": successes / max(counted, 1),
+        "success_ci95": list(wilson(successes, counted)),
+        "outcomes": {name: sum(cell.counts[name] for cell in cells) for name in cells[0].counts},
+        "steps_mean": float(lengths.mean()),
+        "return_mean": float(returns.mean()),
+        "policy_versions": sorted({number for cell in cells for number in cell.versions}),
     }
 
 
-Measured = tuple[str, Body, PolicyClient, PolicySpec, int]
-"""Task, body, who decides, its spec, and the seed of its noise."""
+def _result(rows: Sequence[Row]) -> dict[str, Any]:
+    digests = [row.cell.actions_digest for row in rows]
+    digest = digests[0] if len(rows) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+    cells = [row.to_dict() for row in rows]
+    return summary([row.cell for row in rows]) | {"actions_digest": digest, "cells": cells}
 
 
-def _of_run(settings: EvalSettings, run_name: str, stack: ExitStack) -> Measured:
-    run, policy, manifest, tensors = load_policy(run_name, settings.runs, settings.version)
-    body = _body(run.task, run.body, settings, run.seed, stack)
-    client = make_client(settings.serve, policy, body.spec)
+def _row(planned: Planned, policy: Measured, seeds: Seeds, settings: EvalSettings, videos: Path | None) -> Row:
+    cell = measure(
+        policy.client, policy.spec, planned.task, _body(policy, settings), planned.split, seeds, policy.seed,
+        batch=settings.batch, failures=settings.videos if videos else 0,
+    )  # fmt: skip
+    paths: list[Path] = []
+    if videos is not None and cell.failed:
+        task, _ = split_of(planned.split, planned.task, policy.body)
+        there = videos / (f"{planned.label}-{planned.split}" if planned.split else planned.label)
+        paths = write_failures(there, cell.failed, task, settings.camera, policy.renderer)
+    return Row(policy.name, planned.label, cell, paths)
+
+
+def _check(cells: Sequence[Planned], policies: Sequence[Measured], settings: EvalSettings, stack: ExitStack) -> None:
+    """Raise `UserError` before anything is played if a cell cannot be."""
+    for planned in cells:
+        if settings.videos:
+            check_camera(split_of(planned.split, planned.task, {})[0], settings.camera)
+    if len(cells) * len(policies) == 1:
+        return  # it is measured at once
+    for planned in cells:
+        for policy in policies:
+            task, body = split_of(planned.split, planned.task, _body(policy, settings))
+            policy.client.hello(_probe(task, body, stack).spec, AGENT)
+
+
+def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack) -> list[Measured]:
+    """The run, and the one it is compared with."""
+    first, version = _of_run(settings, run_name, settings.version, stack)
+    if settings.against is None:
+        return [first]
+    second, other = _of_run(settings, settings.against, settings.against_version, stack)
+    if first.folder == second.folder:
+        if version == other:
+            what, fix = f"{first.name} version {version} is compared with itself", "give another run or against_version"
+            raise UserError(what, "against", fix)
+        first, second = (
+            replace(policy, name=f"{policy.name} version {number}")
+            for policy, number in ((first, version), (second, other))
+        )
+    if "randomise" in first.body:
+        # Each keeps its own senses, such as cameras, but both play the same episodes.
+        second = replace(second, body=second.body | {"randomise": first.body["randomise"]})
+    return [first, second]
+
+
+def _of_run(settings: EvalSettings, run_name: str, version: str, stack: ExitStack) -> tuple[Measured, int]:
+    """A run's policy, and the number of the version that answers."""
+    run, policy, manifest, tensors = load_policy(run_name, settings.runs, version)
+    client = make_client(settings.serve, policy, None)
     stack.callback(client.close)
     if settings.serve.address == "inline":
         client.push(manifest, tensors)
     elif client.version() != manifest.version:
         _check_served(Version(*client.version()), settings, run_name)
-    return run.task["name"], body, client, policy.spec, run.seed
+    folder = resolve(run_name, Path(settings.runs))
+    renderer = run.render.renderer
+    return Measured(folder.name, folder, run.task, run.body, client, policy.spec, run.seed, renderer), manifest.number
 
 
 def _given(settings: EvalSettings, stack: ExitStack) -> Measured:
     """What the groups describe, or whatever policy a server has."""
-    body = _body(settings.task, settings.body, settings, 0, stack)
     client: PolicyClient
     if settings.serve.address == "inline":
-        client = LocalClient(PolicyHost(make_policy(settings.policy, body.spec, seed=0)))
+        split = settings.splits[0] if settings.splits else None
+        task, body = split_of(split, settings.task, settings.body)
+        offered = _probe(task, body, stack).spec
+        client = LocalClient(PolicyHost(make_policy(settings.policy, offered, seed=0)))
     else:
         client = RemoteClient(settings.serve.address, settings.serve.timeout_s, settings.serve.keys)
     stack.callback(client.close)
-    return settings.task["name"], body, client, client.hello(body.spec), 0
+    spec = client.hello()
+    return Measured(spec.name, None, settings.task, settings.body, client, spec, 0)
 
 
-def _body(task: dict[str, Any], config: dict[str, Any], settings: EvalSettings, seed: int, stack: ExitStack) -> Body:
-    threads = {"num_threads": settings.threads} if settings.threads else {}
-    body = make_body(task, config | threads, settings.episodes, seed, autoreset=False)
-    stack.callback(body.close)
-    return body
+def _body(policy: Measured, settings: EvalSettings) -> dict[str, Any]:
+    return policy.body | ({"num_threads": settings.threads} if settings.threads else {})
+
+
+def _probe(task: Mapping[str, Any], body: Mapping[str, Any], stack: ExitStack) -> Body:
+    """One body, kept to the end: those in workers share them."""
+    made = make_body(dict(task), dict(body), 1, 0, autoreset=False)
+    stack.callback(made.close)
+    return made
 
 
 def _check_served(served: Version, settings: EvalSettings, run: str) -> None:
@@ -121,8 +231,3 @@ def _check_served(served: Version, settings: EvalSettings, run: str) -> None:
         raise UserError(
             what, settings.serve.address, "name the run and version that it serves, or restart it with them"
         )
-
-
-def digest(actions: np.ndarray) -> str:
-    """Sixteen hex digits of the bytes of actions."""
-    return hashlib.sha256(np.ascontiguousarray(actions).tobytes()).hexdigest()[:16]

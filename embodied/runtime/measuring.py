@@ -160,10 +160,11 @@ def measure(
     try:
         for some in np.array_split(wanted, -(-len(wanted) // batch)):
             if made is None or made.num_bodies != len(some):
-                if made is not None:
-                    made.close()
-                made = make_body(dict(task), dict(body), len(some), seed, autoreset=False)
-                spec.check_body(made.spec, AGENT)
+                # The old ones go after the new ones came, so that bodies in workers keep them.
+                old, made = made, make_body(dict(task), dict(body), len(some), seed, autoreset=False)
+                if old is not None:
+                    old.close()
+                client.hello(made.spec, AGENT)
             decide = by_policy(client, spec, seed, some)
             played = play(made, decide, some, spec, id="eval", mode="evaluation", record=(WORDS,))
             digests += [_digest(played, row) for row in range(len(some))]
@@ -210,7 +211,7 @@ def split_of(
         read = OmegaConf.to_container(OmegaConf.load(path))
     except (OmegaConfBaseException, YAMLError, OSError) as error:
         raise ConfigError(str(error).splitlines()[0], str(path), "mend the file") from None
-    groups = read if isinstance(read, dict) else {"": read}
+    groups: dict[Any, Any] = read if isinstance(read, dict) else {"": read}
     for group, values in groups.items():
         if group not in ("task", "body") or not isinstance(values, dict | None):
             raise ConfigError(f"a split holds no {group!r}", str(path), "give mappings under task and body only")

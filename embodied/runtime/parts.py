@@ -51,8 +51,10 @@ def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int) -> Policy:
     return policy
 
 
-def make_client(serve: Serve, policy: Policy, body: BodySpec, debug: bool = False) -> PolicyClient:
+def make_client(serve: Serve, policy: Policy, body: BodySpec | None, debug: bool = False) -> PolicyClient:
     """The client of `serve.address`; `inline` gives `policy` a host in this process. `debug` waits for a day.
+
+    A `body` given is checked to fit.
 
     Raises:
         SpecMismatch: The server there has another policy.

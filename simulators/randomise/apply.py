@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import DataError
-from simulators.randomise.draw import PHYSICS, Drawn
+from simulators.randomise.draw import APPEARANCE, PHYSICS, Drawn
 from simulators.render.looks import Looks
 from simulators.task import Array
 
@@ -57,6 +57,37 @@ def randomised_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -
         raise DataError("drawn values are not of this model", ", ".join(rows), fix) from None
     if "mass" in rows:
         mujoco.mj_setConst(made, mujoco.MjData(made))
+    return made
+
+
+def seen_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujoco.MjModel:
+    """The model as one episode looked: its colours, lights and camera poses; `model` itself where none were drawn.
+
+    Args:
+        model: The task's.
+        drawn: `Episode.drawn`; what is no appearance is not read.
+    """
+    rows = {name: np.asarray(drawn[name])[None] for name in APPEARANCE if name in drawn}
+    if not rows:
+        return model
+    made, appearance = copy.copy(model), Appearance(model, 1)
+    appearance.put(np.zeros(1, np.int32), rows)
+    looks = appearance.looks
+    for name in ("geom_rgba", "light_diffuse", "light_dir"):
+        if (values := getattr(looks, name)) is not None:
+            getattr(made, name)[:] = values[0]
+    for camera in range(model.ncam):
+        own, axis = model.cam_quat[camera], np.zeros(3)
+        if looks.cam_pos is not None:
+            mujoco.mju_rotVecQuat(axis, np.asarray(looks.cam_pos[0, camera], np.float64), own)
+            made.cam_pos[camera] += axis
+        if looks.cam_rot is not None:
+            turn, turned = np.zeros(4), np.zeros(4)
+            vector = np.asarray(looks.cam_rot[0, camera], np.float64)
+            angle = float(np.linalg.norm(vector))
+            mujoco.mju_axisAngle2Quat(turn, vector / max(angle, 1e-12), angle)
+            mujoco.mju_mulQuat(turned, own, turn)
+            made.cam_quat[camera] = turned
     return made
 
 

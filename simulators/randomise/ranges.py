@@ -102,7 +102,7 @@ def _factor(key: str, value: Any) -> Range:
 def _size(key: str, value: Any) -> Extent:
     ends = value if _pair(value) else [0.0, value]
     if not _number(ends[1]) or not 0 <= ends[0] <= ends[1] <= _SIZES[key]:
-        fix = f"give the largest change, 0 to {_SIZES[key]:.4g}, or the least and the largest"
+        fix = f"give a number from 0 to {_SIZES[key]:.4g}, or the least and the largest change"
         raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
     return (float(ends[0]), float(ends[1])) if ends[0] else float(ends[1])
 
