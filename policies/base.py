@@ -48,6 +48,19 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Checking(Protocol):
+    """A policy that cannot decide on every observation of the right form; not every policy is one."""
+
+    def check(self, observation: Observation) -> None:
+        """Look at one client's rows, before they are computed together with others'.
+
+        Raises:
+            DataError: A row means nothing to it, such as an empty instruction; names stream and row.
+        """
+        ...
+
+
+@runtime_checkable
 class Probing(Protocol):
     """A policy that shows how it decides, so that two copies of it can be compared; not every policy does."""
 

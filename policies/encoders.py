@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from policies.nn import orthogonal_linear, tanh_mlp
 
+HEADS = 4
+"""Attention heads over words; a width is a multiple of it."""
+
 
 def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw a module's weights anew from `generator`: He et al. 2015 for two dimensions or more, biases zero."""
@@ -73,7 +76,7 @@ class WordEncoder(nn.Module):
         width, layers, heads: Of the transformer.
     """
 
-    def __init__(self, vocabulary: int, length: int, width: int, layers: int = 1, heads: int = 4) -> None:
+    def __init__(self, vocabulary: int, length: int, width: int, layers: int = 1, heads: int = HEADS) -> None:
         super().__init__()
         self.embedding, self.position_embedding = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

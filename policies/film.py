@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from embodied import noise
 from embodied.errors import ConfigError, SpecMismatch
 from embodied.spec import AgentSpec
-from policies.encoders import Convolutions, Critic, SpatialSoftmax, WordEncoder, head, seeded_
+from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, seeded_
 from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged, PolicyNetwork
 from policies.nn import gaussian_entropy, gaussian_log_prob
@@ -151,13 +151,25 @@ class FiLMPolicy(TorchPolicy):
         init_std: float = 0.3,
         seed: int = 0,
     ) -> None:
-        if chunk < 1 or not 0 <= execute <= chunk or not init_std > 0 or min(*channels, width, hidden) < 1:
-            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", "give sizes above zero, execute <= chunk")
+        sizes = {"channels": channels, "width": [width], "hidden": [hidden], "critic_hidden": critic_hidden}
+        for what, numbers in sizes.items():
+            if not numbers or min(numbers) < 1:
+                raise ConfigError(f"{what} {list(numbers)}", f"policy.{what}", "give whole numbers above zero")
+        if chunk < 1 or not 0 <= execute <= chunk:
+            fix = "give chunk >= 1 and execute <= chunk, 0 for all of it"
+            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", fix)
+        if width % HEADS:
+            raise ConfigError(f"width {width}", "policy.width", f"give a multiple of {HEADS}, the words' heads")
+        if not init_std > 0:
+            raise ConfigError(f"init_std {init_std}", "policy.init_std", "give a number above zero")
         senses = Senses.choose(agent, state, pictures, instruction, words_of(words), critic)
         if not senses.pictures:
             raise SpecMismatch(f"policy {name} finds no picture", "spec", "give body.cameras, such as [front]")
+        if not senses.words:
+            raise SpecMismatch(f"policy {name} reads no instruction", "policy.instruction", "name the stream of one")
         scale = action_scales(agent)
-        network = FiLMNetwork(senses, chunk, scale, channels, width, hidden, critic_hidden, init_std, seed)
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw from its global generator, before ours do
+            network = FiLMNetwork(senses, chunk, scale, channels, width, hidden, critic_hidden, init_std, seed)
         extra = {"kind": "film", "channels": list(channels), "width": width, "hidden": hidden, "action_scale": scale}
         super().__init__(name, agent.actions, senses, network, extra, execute)
 

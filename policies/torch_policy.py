@@ -75,6 +75,10 @@ class TorchPolicy:
             made[name] = torch.from_numpy(array).to(device)
         return made
 
+    def check(self, observation: Observation) -> None:
+        """As `policies.base.Checking`."""
+        self.senses.check(observation.streams, len(observation.rows))
+
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
         """See `policies.base.Policy`; `log_probs` are of the unclipped action in either mode."""
         net, rows = self.network, len(observation.rows)

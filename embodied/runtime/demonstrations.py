@@ -131,8 +131,8 @@ def stored(
         check(episode, folder, policy, agent)
         kept += _bytes(episode, policy, agent)
         if kept > memory_bytes:
-            what = f"{taken} episodes fill the {memory_bytes / 1e9:g} GB that demonstrations may take"
-            fix = f"give warm_start.demonstrations={taken}, or a larger warm_start.memory_gb"
+            what = f"{taken} demonstrations fit in {memory_bytes / 1e9:g} GB, not {taken + 1}"
+            fix = "give a larger warm_start.memory_gb" + (f", or warm_start.demonstrations={taken}" if taken else "")
             raise ConfigError(what, str(folder), fix)
         taken += 1
         yield episode

@@ -14,7 +14,7 @@ from embodied.spec import PolicySpec, difference
 from embodied.weights.examine import fingerprints
 from embodied.weights.manifest import Manifest, Verified, Version
 from embodied.wire.probe import PROBE_ROWS, Probed
-from policies.base import Mode, Policy, Probing
+from policies.base import Checking, Mode, Policy, Probing
 
 _MODES = ("sample", "mean")
 _VERSIONS_COUNTED = 64
@@ -46,6 +46,7 @@ class PolicyHost:
 
     def __init__(self, policy: Policy, standby: Policy | None = None) -> None:
         self._policy, self._standby = policy, standby
+        self._checking = isinstance(policy, Checking)
         self._manifest: Manifest | None = None
         spec = policy.spec
         self._floats = [stream.name for stream in spec.agent.observations if stream.dtype == "float32"]
@@ -80,11 +81,12 @@ class PolicyHost:
 
         Raises:
             SpecMismatch: A stream is missing, or of another shape or dtype; names stream and field.
-            DataError: A number is not finite, or row counts differ; names the stream and the row.
+            DataError: A number is not finite, an instruction is empty, or row counts differ; names the stream and the
+                row.
             UserError: The mode is unknown.
         """
         self.check_form(observation, noise_keys, mode)
-        self.check_finite(observation)
+        self.check_content(observation)
 
     def check_form(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
         """The part of `check` that is the same for all observations whose arrays have the same names and shapes."""
@@ -122,8 +124,8 @@ class PolicyHost:
                     f"stream {stream.name} has shape {value.shape} for {count} rows", where, "send one value per row"
                 )
 
-    def check_finite(self, observation: Observation) -> None:
-        """The part of `check` that looks at numbers; the form has been checked."""
+    def check_content(self, observation: Observation) -> None:
+        """The part of `check` that looks at numbers and words; the form has been checked."""
         for name in self._floats:
             value = observation.streams[name]
             if not np.isfinite(value).all():
@@ -134,6 +136,8 @@ class PolicyHost:
                     f"step {observation.rows.seq[row]}",
                     "end the episode as an infrastructure fault before asking",
                 )
+        if self._checking:
+            self._policy.check(observation)  # type: ignore[attr-defined]
 
     def _mismatch(self, stream: str, field: str, given: object, wanted: object) -> SpecMismatch:
         return SpecMismatch(
@@ -202,8 +206,10 @@ class PolicyHost:
         return self.probed(observation)
 
     def warm_up(self, rows: int = 1) -> None:
-        """Decide once on `rows` rows of zeros, so that the first client does not wait for what is done only once."""
-        streams = {s.name: np.zeros((rows, *s.shape), s.dtype) for s in self.spec.agent.observations}
+        """Decide once on `rows` made-up rows, so that the first client does not wait for what is done only once."""
+        fill = {"uint8": ord("a")}  # an instruction needs a word
+        needed = self.spec.agent.observations
+        streams = {s.name: np.full((rows, *s.shape), fill.get(s.dtype, 0), s.dtype) for s in needed}
         seen = Observation(Rows.of_bodies(rows), streams, np.zeros(rows))
         self.decide(seen, seen.rows.noise_keys(0), "mean")
 

@@ -97,7 +97,7 @@ class PolicyServer:
                     raise
                 except Exception as error:
                     raise InfrastructureError(
-                        f"the policy failed on {count} rows of zeros: {type(error).__name__}: {error}",
+                        f"the policy failed on {count} made-up rows: {type(error).__name__}: {error}",
                         f"policy {name}",
                         "mend it, or serve another",
                     ) from error

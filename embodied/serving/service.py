@@ -137,7 +137,7 @@ class Service:
             form = form + self._borrower.fill(message)
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
-        self.host.check_finite(seen)
+        self.host.check_content(seen)
         if session.kind == SIMULATOR:
             self._active[session] = now
             self._active.move_to_end(session)

@@ -79,9 +79,10 @@ def test_log_probs_are_of_the_raw_action():
     z = (sample.actions.astype(float) - mean.actions) / scale / 0.5
     expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(sample.log_probs, expected, atol=1e-4)
-    inputs = policy.network.normalise(torch.from_numpy(policy.flatten(observation.streams, 50)))
-    learners = policy.network.log_prob(policy.network.raw_mean(inputs), torch.from_numpy(sample.actions))
-    np.testing.assert_allclose(learners.detach().numpy(), sample.log_probs, atol=1e-5)
+    judged = policy.network.judge(policy.inputs(observation.streams, 50), torch.from_numpy(sample.actions), {})
+    np.testing.assert_allclose(judged.log_probs.detach().numpy(), sample.log_probs, atol=1e-5)
+    np.testing.assert_allclose(judged.values.detach().numpy(), sample.values, atol=1e-5)
+    np.testing.assert_allclose(judged.entropy.detach().numpy(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
 
 
 def test_a_version_round_trips_exactly():
