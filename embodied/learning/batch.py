@@ -28,7 +28,10 @@ class Batch:
         executed: [N, K], those that ran and may train.
         advantages, returns: [N].
         versions: [N] weights that decided.
+        numbers: [N, F + C] physical numbers observed.
         stored: Name to [N, ...] of `PolicySpec.stored`.
+        weights: Importance weights at the granularity of the loss; None where there are none.
+        reference: [N, K, D] log-probabilities by the reference policy; None where there is none.
     """
 
     inputs: Inputs
@@ -38,14 +41,19 @@ class Batch:
     advantages: Tensor
     returns: Tensor
     versions: Tensor
+    numbers: Tensor
     stored: Inputs = field(default_factory=dict)
+    weights: Tensor | None = None
+    reference: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.returns)
 
     def take(self, index: Tensor | slice) -> Self:
         def part(value: Any) -> Any:
-            return {name: array[index] for name, array in value.items()} if isinstance(value, dict) else value[index]
+            if isinstance(value, dict):
+                return {name: array[index] for name, array in value.items()}
+            return None if value is None else value[index]
 
         return type(self)(*(part(getattr(self, name)) for name in self.__dataclass_fields__))
 
@@ -99,16 +107,21 @@ def assemble(
         executed = executed_and_valid(segment, valid)
         train = (segment.k == 0) & executed.any(axis=2)
         advantages, returns = _advantages(policy, segment, mine, valid, gamma, lam)
+        counts = (segment.steps, segment.rewards.shape[1], len(segment.final_at))
+        seen = [policy.flatten(part, count) for part, count in zip(mine, counts, strict=True)]
         rows = {"actions": segment.actions, "log_probs": segment.log_probs, "executed": executed,
                 "advantages": advantages, "returns": returns, "versions": segment.versions,
+                "numbers": seen[0].reshape(*train.shape, -1),
                 **{f"stored/{name}": array for name, array in segment.stored.items()}}  # fmt: skip
         for name, array in rows.items():
             columns.setdefault(name, []).append(array[train])
         for name, parts in streams.items():
             parts.append(mine[0][name][train])
-        counts = (segment.steps, segment.rewards.shape[1], len(segment.final_at))
-        flat += [policy.flatten(part, count) for part, count in zip(mine, counts, strict=True)]
+        flat += seen
     arrays = {name: torch.from_numpy(np.concatenate(parts)).to(device) for name, parts in columns.items()}
+    # A gradient would meet what is not finite even through a mask.
+    finite = arrays["actions"].nan_to_num(0.0, 0.0, 0.0)
+    arrays["actions"] = torch.where(arrays["executed"][..., None], arrays["actions"], finite)
     stored = {name.removeprefix("stored/"): arrays.pop(name) for name in list(arrays) if name.startswith("stored/")}
     joined = {name: np.concatenate(parts) for name, parts in streams.items()}
     inputs = policy.inputs(joined, len(arrays["returns"]))

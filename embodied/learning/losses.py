@@ -41,24 +41,31 @@ def reduce_log_ratio(
     return (total / count.clamp(min=1) if per_dimension else total), count > 0
 
 
-def clipped_policy_loss(log_ratio: Tensor, mask: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO's clipped surrogate, negated: Schulman et al. 2017 (arXiv:1707.06347), equation 7.
+def clipped_policy_loss(
+    log_ratio: Tensor, mask: Tensor, advantages: Tensor, clip: float, weights: Tensor | None = None
+) -> Tensor:
+    """PPO's clipped surrogate, negated: Schulman et al. 2017 (arXiv:1707.06347), equation 7; with weights the decoupled
+    one of Hilton et al. 2022 (arXiv:2110.00641), section 3.
 
     Args:
         log_ratio, mask: From `reduce_log_ratio`.
         advantages: [N].
         clip: How far the ratio may pay off from 1.
+        weights: Of the shape of `log_ratio`, from `embodied.learning.importance`. The mean is over all that `mask`
+            counts, whatever has weight 0.
     """
     ratio = torch.exp(log_ratio)
-    weight = advantages.view(-1, *[1] * (ratio.dim() - 1))
-    return -masked_mean(torch.minimum(ratio * weight, ratio.clamp(1.0 - clip, 1.0 + clip) * weight), mask)
+    advantage = advantages.view(-1, *[1] * (ratio.dim() - 1))
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+    return -masked_mean(gain if weights is None else weights * gain, mask)
 
 
 def value_loss(values: Tensor, returns: Tensor) -> Tensor:
-    """Half the mean squared error of values [N]."""
+    """Half the mean squared error of values [N]: L^VF of equation 9 of Schulman et al. 2017 (arXiv:1707.06347)."""
     return 0.5 * (values - returns).square().mean()
 
 
 def approximate_kl(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """KL(old || new) by (r - 1) - log r, unbiased and never negative (Schulman, "Approximating KL", 2020)."""
+    """KL(old || new) by (r - 1) - log r, unbiased and never negative: k3 of Schulman 2020, "Approximating KL
+    Divergence"."""
     return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)

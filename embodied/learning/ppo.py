@@ -1,18 +1,20 @@
 """Proximal policy optimisation on segments of the present policy."""
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from embodied.data import Segment
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, DataError
 from embodied.learning.batch import AT_ONCE, Batch, assemble, check_on_policy
-from embodied.learning.consistency import measure
+from embodied.learning.consistency import check_drift, measure
+from embodied.learning.importance import Correction, diagnose, importance_weights
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import (
     Granularity,
@@ -23,6 +25,8 @@ from embodied.learning.losses import (
     value_loss,
 )
 from embodied.learning.normaliser import Normaliser
+from embodied.learning.reference import Reference, reference_kl
+from embodied.weights.manifest import Version
 from policies.network import Judged
 from policies.torch_policy import TorchPolicy
 
@@ -44,6 +48,14 @@ class PPOConfig:
         critic_only_updates: The first updates train the critic alone; for an actor that was cloned.
         normaliser_steps: Observations after which the normaliser stands still; 0 keeps the one it starts with.
         granularity, per_dimension: See `embodied.learning.losses.reduce_log_ratio`.
+        correction: For data of older versions. With `none` the ratio is taken to the version that decided. Otherwise it
+            is taken to the weights before the update, and what they differ by enters as a weight; `truncated` or
+            `masked`: see `embodied.learning.importance.importance_weights`, also for `truncate_at`, `band` and `veto`.
+        reference_kl: Weight of the KL divergence to a reference policy, per executed number; 0 for no reference.
+        reference_every: Updates after which the next published version becomes the reference; 0 stays with the first
+            one published, such as the clone.
+        drift: Largest drift of log-probabilities between decisions of the version last published and the same weights
+            here, see `embodied.learning.consistency.measure`; beyond it nothing is learned. 0 does not check.
         seed: Draws the minibatches.
         device: Where the network trains.
     """
@@ -65,17 +77,31 @@ class PPOConfig:
     normaliser_steps: int = 10_000_000
     granularity: Granularity = "action"
     per_dimension: bool = False
+    correction: Correction = "none"
+    truncate_at: float = 2.0
+    band: tuple[float, float] = (0.5, 5.0)
+    veto: float = 1e-4
+    reference_kl: float = 0.0
+    reference_every: int = 0
+    drift: float = 0.02
     seed: int = 0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        wrong = [
-            name for name in ("epochs", "minibatches", "lr", "clip", "max_grad_norm") if not getattr(self, name) > 0
-        ]
-        wrong += [name for name in ("gamma", "lam") if not 0 <= getattr(self, name) <= 1]
-        wrong += ["granularity"] if self.granularity not in get_args(Granularity) else []
+        positive = ("epochs", "minibatches", "lr", "clip", "max_grad_norm", "truncate_at")
+        wrong = [name for name in positive if not getattr(self, name) > 0]
+        wrong += [name for name in ("gamma", "lam", "veto") if not 0 <= getattr(self, name) <= 1]
+        wrong += [name for name in ("reference_kl", "reference_every", "drift") if not getattr(self, name) >= 0]
         if wrong:
             raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])}", "algo ppo", "give a number within its range")
+        for name, known in (("granularity", Granularity), ("correction", Correction)):
+            if getattr(self, name) not in get_args(known):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}", "algo ppo", f"give one of {', '.join(get_args(known))}"
+                )
+        numbers = [b for b in self.band if isinstance(b, int | float)] if isinstance(self.band, Sequence) else []
+        if len(numbers) != 2 or len(self.band) != 2 or not 0 <= numbers[0] <= 1 <= numbers[1]:
+            raise ConfigError(f"band={self.band}", "algo ppo", "give two numbers around 1, such as [0.5, 5.0]")
 
 
 class PPO(PolicyLearner):
@@ -98,25 +124,50 @@ class PPO(PolicyLearner):
         self.policy, self.config = policy, config or PPOConfig()
         self.network = policy.network.to(self.config.device)
         self.normaliser = normaliser or Normaliser(len(self.network.mean))
-        trained = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)
+        self.optimiser = Optimiser(self.network.parameters(), self.config.lr, self.config.max_grad_norm)
         self.generator = torch.Generator().manual_seed(self.config.seed)
+        self.reference = Reference(policy) if self.config.reference_kl else None
         self.updates = 0
         self.samples = 0
+
+    def published(self, version: Version) -> None:
+        """As `Learner.published`; the reference moves to `version` where its time has come."""
+        super().published(version)
+        reference, every = self.reference, self.config.reference_every
+        if reference is None:
+            return
+        if reference.version is None or (every and self.updates - reference.updates >= every):
+            reference.take(self.policy, version, self.updates)
+
+    def state(self) -> dict[str, Any]:
+        """As `Learner.state`."""
+        return super().state() | ({"reference": self.reference.state()} if self.reference else {})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """As `Learner.load`."""
+        self.check(state)
+        if self.reference:
+            self.reference.load(state["reference"])
+        super().load(state)
 
     def update(self, segments: list[Segment]) -> dict[str, float]:
         """Learn from segments; see `Learner.update`.
 
         Raises:
-            DataError: A segment is not of mode `train`, or has NaN log-probabilities where the policy chose; or
-                learning broke down.
+            RolloutMismatch: Decisions of the present version drift by more than `drift`; nothing has changed then.
+            DataError: A segment is not of mode `train`, or has NaN log-probabilities where the policy chose; no
+                version was published that the reference could be; or learning broke down.
         """
         for segment in segments:
             check_on_policy(segment)
         batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam)
         metrics = {"trainable_share": int(batch.executed.sum()) / sum(segment.steps for segment in segments)}
         if len(batch):
-            metrics |= self._before(batch)
+            judged = self._judge_all(batch)
+            metrics |= self._before(batch, judged)
+            batch, found = self._corrected(batch, judged)
+            batch = self._compared(batch)
+            metrics |= found
             metrics["grad_norm"] = self._optimise(batch)
             metrics |= self._after(batch)
         if self.normaliser.count < self.config.normaliser_steps:
@@ -132,7 +183,7 @@ class PPO(PolicyLearner):
 
     @torch.no_grad()
     def _judge_all(self, batch: Batch) -> Judged:
-        parts = [self._judge(batch.take(slice(i, i + AT_ONCE))) for i in range(0, len(batch), AT_ONCE)]
+        parts = [self._judge(part) for part in _parts(batch)]
         return Judged(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Judged)))
 
     def _log_ratio(self, judged: Judged, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -140,9 +191,19 @@ class PPO(PolicyLearner):
         return reduce_log_ratio(difference, batch.executed, self.config.granularity, self.config.per_dimension)
 
     @torch.no_grad()
-    def _before(self, batch: Batch) -> dict[str, float]:
-        """What the data are like before the first step. The ratio is 1 to rounding at equal weights."""
-        found = measure(*reduce_log_ratio(self._judge_all(batch).log_probs - batch.log_probs, batch.executed, "token"))
+    def _before(self, batch: Batch, judged: Judged) -> dict[str, float]:
+        """What the data are like before the first step; drift and ratio of decisions of the present version alone.
+
+        Raises:
+            RolloutMismatch: Their log-probabilities are not those of these weights.
+        """
+        fresh = torch.ones_like(batch.versions, dtype=torch.bool)
+        if self.version is not None:
+            fresh = batch.versions == self.version.number
+        executed = batch.executed & fresh[:, None]
+        found = measure(*reduce_log_ratio(judged.log_probs - batch.log_probs, executed, "token"))
+        if self.version is not None and fresh.any():
+            check_drift(found, self.config.drift, self.version.number)
         residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
         return {
             **{f"{name}_at_start": value for name, value in found.items()},
@@ -150,6 +211,27 @@ class PPO(PolicyLearner):
             "advantage_std": residual.sqrt().item(),
             "explained_variance": 1.0 - (residual / spread).item(),
         }
+
+    @torch.no_grad()
+    def _corrected(self, batch: Batch, judged: Judged) -> tuple[Batch, dict[str, float]]:
+        """The batch with the weights before the update as proximal policy, and importance weights."""
+        cfg = self.config
+        if cfg.correction == "none":
+            return batch, {}
+        log_ratio, mask = self._log_ratio(judged, batch)
+        weights = importance_weights(log_ratio, mask, cfg.correction, cfg.truncate_at, cfg.band, cfg.veto)
+        found = {f"importance_{name}": value for name, value in diagnose(log_ratio, mask, weights).items()}
+        return replace(batch, log_probs=judged.log_probs, weights=weights), found
+
+    def _compared(self, batch: Batch) -> Batch:
+        """The batch with what the reference says of its actions."""
+        reference = self.reference
+        if reference is None:
+            return batch
+        if reference.version is None:
+            raise DataError("there is no reference: no version was published", "algo ppo", "publish one, then update")
+        parts = [reference.log_probs(p.numbers, p.inputs, p.actions, p.stored) for p in _parts(batch)]
+        return replace(batch, reference=torch.cat(parts))
 
     def _optimise(self, batch: Batch) -> float:
         """All steps of one update; the mean norm of their gradients."""
@@ -170,8 +252,10 @@ class PPO(PolicyLearner):
         if self.updates < cfg.critic_only_updates:
             return cfg.value * value_loss(self.network.value(part.inputs), part.returns)
         judged = self._judge(part)
-        policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip)
+        policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip, part.weights)
         loss = policy + cfg.value * value_loss(judged.values, part.returns)
+        if part.reference is not None:
+            loss = loss + cfg.reference_kl * reference_kl(judged.log_probs, part.reference, part.executed)
         return loss - cfg.entropy * masked_mean(judged.entropy.sum(-1), part.executed) if cfg.entropy else loss
 
     @torch.no_grad()
@@ -185,11 +269,24 @@ class PPO(PolicyLearner):
                 self.optimiser.lr = max(self.optimiser.lr / cfg.lr_factor, cfg.lr_min)
             elif kl < 0.5 * cfg.target_kl:
                 self.optimiser.lr = min(self.optimiser.lr * cfg.lr_factor, cfg.lr_max)
-        return {
-            "policy_loss": clipped_policy_loss(log_ratio, mask, batch.advantages, cfg.clip).item(),
+        found = {}
+        if batch.reference is not None and self.reference is not None and self.reference.version is not None:
+            found["reference_kl"] = reference_kl(judged.log_probs, batch.reference, batch.executed).item()
+            found["reference_version"] = self.reference.version.number
+        return found | {
+            "policy_loss": clipped_policy_loss(log_ratio, mask, batch.advantages, cfg.clip, batch.weights).item(),
             "value_loss": value_loss(judged.values, batch.returns).item(),
             "entropy": masked_mean(judged.entropy.sum(-1), batch.executed).item(),
             "kl": kl,
             "clip_fraction": masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask).item(),
             "lr": self.optimiser.lr,
         }
+
+
+def _parts(batch: Batch) -> Iterator[Batch]:
+    """The batch in pieces small enough for one forward pass without gradient."""
+    if len(batch) <= AT_ONCE:
+        yield batch
+        return
+    for first in range(0, len(batch), AT_ONCE):
+        yield batch.take(slice(first, first + AT_ONCE))

@@ -97,6 +97,7 @@ class Publisher:
         self._reserved = self._reserved[1:]
         self._send(manifest, tensors)
         self.number = number
+        learner.published(manifest.version)
         size = sum(array.nbytes for array in tensors.values())
         return Published(manifest, size, time.perf_counter() - start - (self.waited_s - waited))
 

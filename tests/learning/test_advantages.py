@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from chunks import draw_segment, follow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,3 +97,37 @@ def test_a_truncated_step_without_its_final_observation_is_refused():
     data["truncated"][1] = True
     with pytest.raises(DataError, match="final observation"):
         compute(data, 0.9, 0.9)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    seed=st.integers(0, 2**32), steps=st.integers(1, 12), chunk=st.integers(1, 5), ends=st.sampled_from([0.0, 0.2]),
+    faults=st.sampled_from([0.0, 0.3]), takeovers=st.sampled_from([0.0, 0.3]),
+    gamma=st.floats(0, 1), lam=st.floats(0, 1),
+)  # fmt: skip
+def test_chunks_equal_decisions_followed_one_by_one(seed, steps, chunk, ends, faults, takeovers, gamma, lam):
+    segment = draw_segment(seed, steps, 2, chunk, chunk, ends, faults, takeovers)
+    rng = np.random.default_rng(seed)
+    values, bootstrap, final = (
+        rng.normal(size=size).astype(np.float32) for size in ((steps, 2), 2, len(segment.final_at))
+    )
+    valid = segment.trainable & (segment.source == 0)
+    after = next_values(values, bootstrap, segment.final_at, final, segment.terminated, segment.truncated)
+    ended = segment.terminated | segment.truncated
+    advantages, returns = gae(segment.rewards, values, after, ended, valid, gamma, lam, segment.k)
+    expected = follow(segment, values, bootstrap, final, gamma, lam)
+    for at, decision in expected.items():
+        assert advantages[at] == pytest.approx(decision.advantage, abs=1e-4)
+        assert returns[at] == pytest.approx(decision.advantage + decision.value, abs=1e-4)
+
+
+def test_a_chunk_by_hand():
+    """Two decisions of two and one actions; gamma 1/2, lambda 1/2; the episode ends by a time limit."""
+    rewards, values = np.array([[1.0], [2.0], [4.0]], np.float32), np.array([[1.0], [99.0], [3.0]], np.float32)
+    k, ended = np.array([[0], [1], [0]], np.int32), np.array([[False], [False], [True]])
+    final_at, final = np.array([[2, 0]], np.int32), np.array([8.0], np.float32)
+    after = next_values(values, np.zeros(1, np.float32), final_at, final, np.zeros((3, 1), bool), ended)
+    advantages, _ = gae(rewards, values, after, ended, np.ones((3, 1), bool), 0.5, 0.5, k)
+    second = 4.0 + 0.5 * 8.0 - 3.0
+    first = 1.0 + 0.5 * 2.0 + 0.25 * 3.0 - 1.0 + 0.5 * 0.25 * second
+    np.testing.assert_allclose(advantages[[0, 2], 0], [first, second])

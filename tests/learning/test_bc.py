@@ -9,9 +9,11 @@ from pointmass import AGENT, PointMass, collect, demonstrations, success
 
 from embodied.data import Source
 from embodied.errors import ConfigError, CorruptFile, DataError
-from embodied.learning.bc import BCConfig, BehaviourCloning, demonstrated
+from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
-from policies.mlp import MLPPolicy
+from policies.mlp import GaussianActorCritic, MLPPolicy
+from policies.senses import Senses
+from policies.torch_policy import TorchPolicy
 
 
 def make_policy(seed: int = 0) -> MLPPolicy:
@@ -76,27 +78,37 @@ def test_only_what_a_demonstrator_chose_is_learned():
     track = episode.agents["robot"]
     track.source[0], track.trainable[1] = Source.POLICY, False
     track.source[2] = Source.HUMAN
-    track.executed[3] = False
-    mask = demonstrated(track)
-    assert mask.shape == (len(track), 1)
-    assert np.flatnonzero(~mask).tolist() == [0, 1, 3]
-    track.actions[[0, 1, 3]] = np.nan
+    track.actions[[0, 1]] = np.nan
     learner = BehaviourCloning(make_policy(), BCConfig(steps=5))
     metrics = learner.fit([episode])
-    assert metrics["learner/samples"] == len(track) - 3
+    assert metrics["learner/samples"] == len(track) - 2
     assert metrics["learner/skipped_steps"] == 0
 
 
-def test_chunks_are_masked_action_by_action():
+def test_a_policy_of_chunks_learns_from_single_actions():
+    """The third step is the policy's own: windows end before it, and its action, not a number, is never met."""
     episode, *_ = demonstrations(1, 3)
     track = episode.agents["robot"]
-    track.actions = np.repeat(track.actions, 2, axis=1)
-    track.executed = np.ones((len(track), 2), bool)
-    track.k[1], track.decision[1] = 1, 0
-    mask = demonstrated(track)
-    assert mask[0].tolist() == [True, True]
-    assert mask[1].tolist() == [False, False]
-    assert mask[2].tolist() == [True, False]
+    track.source[2], track.actions[2] = Source.POLICY, np.nan
+    senses = Senses(AGENT.observations)
+    policy = TorchPolicy("p", AGENT.actions, senses, GaussianActorCritic(4, 3, (1.0, 1.0), (16,), 0.5, 0), {})
+    metrics = BehaviourCloning(policy, BCConfig(steps=20)).fit([episode])
+    rest = len(track) - 3
+    assert metrics["learner/samples"] == 2 + 1 + 3 * (rest - 2) + 2 + 1
+    assert metrics["learner/skipped_steps"] == 0
+    assert metrics["learner/bc_loss"] < metrics["learner/bc_first_loss"]
+
+
+def test_a_loss_that_is_not_finite_is_stepped_over_and_counted_then_raises():
+    episode, *_ = demonstrations(1, 3)
+    episode.agents["robot"].actions[:] = np.nan
+    learner = BehaviourCloning(make_policy(), BCConfig(steps=10))
+    before = learner.tensors()
+    metrics = learner.fit([episode])
+    assert metrics["learner/skipped_steps"] == 10
+    assert np.array_equal(before["actor.0.weight"], learner.tensors()["actor.0.weight"])
+    with pytest.raises(DataError, match="17 times in a row"):
+        learner.fit([episode])
 
 
 def test_nothing_to_learn_from_is_said():

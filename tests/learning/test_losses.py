@@ -1,7 +1,12 @@
 """Losses: means over what may train only, and gradients that what is masked never touches."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from embodied.learning.losses import (
     approximate_kl,
@@ -22,8 +27,30 @@ def test_granularities_sum_and_count_what_was_executed():
     assert torch.equal(action, torch.tensor([[1.0, 5.0, 0.0], [13.0, 0.0, 0.0]]))
     assert torch.equal(mask, executed)
     chunk, mask = reduce_log_ratio(log_ratio, executed, "chunk")
-    assert torch.equal(chunk, torch.tensor([[3.0], [13.0]]))
+    assert torch.equal(chunk, torch.tensor([[6.0], [13.0]]))
     assert mask.all()
+    _, mask = reduce_log_ratio(log_ratio, executed & torch.tensor([[True], [False]]), "chunk")
+    assert mask.tolist() == [[True], [False]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 2**32), n=st.integers(1, 4), k=st.integers(1, 4), d=st.integers(1, 3),
+    granularity=st.sampled_from(["token", "action", "chunk"]), per_dimension=st.booleans(),
+)  # fmt: skip
+def test_granularities_equal_loops(seed, n, k, d, granularity, per_dimension):
+    rng = np.random.default_rng(seed)
+    log_ratio, executed = rng.normal(size=(n, k, d)), rng.random((n, k)) < 0.6
+    found, mask = reduce_log_ratio(torch.from_numpy(log_ratio), torch.from_numpy(executed), granularity, per_dimension)
+    for i in range(n):
+        groups: dict[tuple, list[float]] = {}
+        for a, b in itertools.product(range(k), range(d)):
+            at = {"token": (a, b), "action": (a,), "chunk": (0,)}[granularity]
+            groups.setdefault(at, []).extend([log_ratio[i, a, b]] if executed[i, a] else [])
+        for at, numbers in groups.items():
+            assert mask[(i, *at)].item() == bool(numbers)
+            divisor = len(numbers) if per_dimension and numbers else 1
+            assert found[(i, *at)].item() == pytest.approx(sum(numbers) / divisor)
 
 
 @pytest.mark.parametrize("granularity", ["token", "action", "chunk"])
@@ -46,6 +73,17 @@ def test_clipped_loss_by_hand():
     advantages = torch.tensor([1.0, -1.0, 1.0, 2.0, 100.0])
     loss = clipped_policy_loss(log_ratio, mask, advantages, 0.2)
     assert loss.item() == pytest.approx(-(1.2 - 1.5 + 0.5 + 2.0) / 4)
+
+
+def test_weights_multiply_the_clipped_gain_and_the_gradient():
+    """By hand: the gradient of w * ratio * A with respect to the log ratio is w * ratio * A where it is not clipped."""
+    log_ratio = torch.log(torch.tensor([[1.1], [0.9], [1.5], [1.0]])).requires_grad_()
+    mask, weights = torch.ones(4, 1, dtype=torch.bool), torch.tensor([[2.0], [0.5], [3.0], [0.0]])
+    advantages = torch.tensor([1.0, -1.0, 2.0, 7.0])
+    loss = clipped_policy_loss(log_ratio, mask, advantages, 0.2, weights)
+    assert loss.item() == pytest.approx(-(2.0 * 1.1 - 0.5 * 0.9 + 3.0 * 1.2 * 2.0) / 4)
+    loss.backward()
+    assert log_ratio.grad.flatten().tolist() == pytest.approx([-2.0 * 1.1 / 4, 0.5 * 0.9 / 4, 0.0, 0.0])
 
 
 def test_empty_masks_give_zero():

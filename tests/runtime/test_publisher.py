@@ -26,6 +26,7 @@ class Plain:
 
     def __init__(self, value: float = 0.0) -> None:
         self.value = value
+        self.version: Version | None = None
 
     def act(self, observation: Observation, noise_keys: Any, mode: str) -> ActionChunk:
         raise NotImplementedError
@@ -35,6 +36,9 @@ class Plain:
 
     def load(self, tensors: Mapping[str, np.ndarray]) -> None:
         self.value = float(tensors["w"][0])
+
+    def published(self, version: Version) -> None:
+        self.version = version
 
 
 class Sim:
@@ -64,6 +68,7 @@ class Sim:
 def test_it_serves_what_was_rolled_back_to_until_told_to_go_on(tmp_path: Path) -> None:
     run = Sim(tmp_path)
     assert [run.publish(value) for value in (1.0, 2.0, 3.0)] == [1, 2, 3]
+    assert run.learner.version == run.host.version
     run.publisher.pair(10, {10})
     run.registry.rollback("mlp", 2, by="anna", note="drops it")
     seen = []
@@ -97,6 +102,7 @@ def test_a_restore_is_raised_and_its_version_ends_the_hold(tmp_path: Path) -> No
     held = run.registry.held("mlp")
     with pytest.raises(RestoreAsked):
         run.publish(3.0)
+    assert run.learner.version is not None and run.learner.version.number == 2
     again = Sim(tmp_path)  # a run starts anew from the checkpoint
     again.learner.value = 1.0
     published = again.publisher.publish(again.learner, held)  # type: ignore[arg-type]
