@@ -12,6 +12,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from embodied.errors import CorruptFile, WeightsRefused
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
+from embodied.serving.host import PolicyHost
+from embodied.weights.manifest import Manifest
 from embodied.weights.tensors import write_tensors
 from policies.lora import fingerprint, frozen
 from policies.tokens import TokenPolicy, build
@@ -111,6 +113,13 @@ def test_a_version_of_adapters_round_trips_and_names_its_base():
     one = {"a": torch.zeros(2, 3)}
     prints = {fingerprint(t) for t in (one, {"b": one["a"]}, {"a": torch.zeros(3, 2)}, {"a": one["a"] - 0.0})}
     assert len(prints) == 3
+
+
+def test_a_server_refuses_adapters_of_another_base():
+    ours, theirs = make_policy(0), make_policy(1)
+    with pytest.raises(WeightsRefused, match=r"extra\.base"):
+        PolicyHost(ours).admit(Manifest.of("p", 2, theirs.tensors(), theirs.spec.to_dict()))
+    assert PolicyHost(ours).admit(Manifest.of("p", 2, ours.tensors(), ours.spec.to_dict()))
 
 
 def test_a_base_is_a_version_without_adapters(tmp_path: Path):
