@@ -8,8 +8,8 @@ from simulators.tabletop import TEXT_BYTES, decode_text, encode_text
 
 def test_a_text_survives_and_is_bounded():
     assert decode_text(encode_text("lift the red cube", "x")) == "lift the red cube"
-    for text in ("", "x" * (TEXT_BYTES + 1)):
-        with pytest.raises(ConfigError, match="bytes"):
+    for text, said in (("", "says nothing"), (" \t", "says nothing"), ("x" * (TEXT_BYTES + 1), "65 bytes")):
+        with pytest.raises(ConfigError, match=said):
             encode_text(text, "task x")
 
 
@@ -43,3 +43,27 @@ def test_a_task_that_draws_more_than_it_says_is_named(monkeypatch):
     monkeypatch.setattr(type(task), "start_draws", 2)
     with pytest.raises(SpecMismatch, match="start_draws = 2"):
         task.start(np.arange(3))
+
+
+def test_phrasings_held_out_are_never_drawn_in_training():
+    seeds = np.arange(200)
+    count = len(make_task("reach_color").instructions)
+    starts = {which: make_task("reach_color", phrasings=which).start(seeds) for which in ("all", "train", "unseen")}
+    drawn = {which: set(start.drawn["sentence"] % count) for which, start in starts.items()}
+    assert drawn == {"all": {0, 1, 2, 3, 4, 5}, "train": {0, 1, 2, 3}, "unseen": {4, 5}}
+    for start in starts.values():
+        assert np.array_equal(start.state["qpos"], starts["all"].state["qpos"])
+        assert np.array_equal(start.drawn["named"], starts["all"].drawn["named"])
+    assert np.array_equal(make_task("reach_color").start(seeds).drawn["sentence"], starts["all"].drawn["sentence"])
+
+
+def test_phrasings_that_are_none_are_named(monkeypatch):
+    with pytest.raises(ConfigError, match="did you mean unseen"):
+        make_task("lift_cube", phrasings="unsen")
+    with pytest.raises(ConfigError, match="draws no phrasings"):
+        make_task("reach_pair", phrasings="train")
+    task = make_task("lift_cube")
+    monkeypatch.setattr(type(task), "instructions", ("lift it",))
+    task.draw_phrasings("train")
+    with pytest.raises(ConfigError, match="holds none out"):
+        task.draw_phrasings("unseen")

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from embodied.data import Outcome
+from embodied.runtime.comparison import compare
+from embodied.runtime.measuring import Cell
+
+S, F, T, X = Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIME_LIMIT, Outcome.INFRASTRUCTURE_FAULT
+
+
+def cell(outcomes, first=0):
+    count = len(outcomes)
+    seeds = np.arange(first, first + count)
+    zeros = np.zeros(count, np.int32)
+    return Cell("reach", None, seeds, np.array(outcomes, np.uint8), zeros, zeros.astype(np.float32), [1], "")
+
+
+def test_pairs_are_counted_by_seed_and_faults_left_out():
+    found = compare(cell([S, S, F, T, X, S]), cell([S, F, S, F, S, X]), ("a", "b"))
+    assert (found.both, found.only_first, found.only_second, found.neither) == (1, 1, 1, 1)
+    assert (found.pairs, found.left_out, found.difference, found.p) == (4, 2, 0.0, 1.0)
+    assert "no significant difference" in found.sentence() and "2 left out for faults" in found.sentence()
+    assert found.to_dict()["pairs"] == 4
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_sentence_says_who_succeeds_more_often(swapped):
+    good, bad = cell([S] * 30), cell([S] * 20 + [F] * 10)
+    found = compare(bad, good, ("bad", "good")) if swapped else compare(good, bad, ("good", "bad"))
+    assert found.p == pytest.approx(2 / 2**10)
+    said = found.sentence()
+    assert said.startswith("good succeeds more often than bad, by 33.3 points (95 % interval 1")
+    assert "30 pairs" in said and "10 only good" in said and "0 only bad" in said
+
+
+def test_cells_of_other_seeds_are_refused():
+    with pytest.raises(ValueError):
+        compare(cell([S]), cell([S], first=1), ("a", "b"))
