@@ -68,8 +68,7 @@ def check_on_policy(segment: Segment) -> None:
     where = f"segment {segment.id}"
     if segment.mode != "train":
         raise DataError(f"PPO was given a segment of mode {segment.mode}", where, "send it segments of mode train only")
-    decided = on_policy(segment) & (segment.k == 0)
-    if np.isnan(segment.log_probs[decided[..., None] & segment.executed]).any():
+    if np.isnan(segment.log_probs[executed_and_valid(segment, on_policy(segment))]).any():
         raise DataError(
             "PPO needs the log-probability of every action the policy chose, and some are NaN",
             where,

@@ -1,17 +1,21 @@
 """PPO: learns, repeats bit for bit, resumes bit for bit, and refuses what it may not learn from."""
 
 import io
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from chunks import chunk_policy, draw_segment
 from pointmass import AGENT, PointMass, collect, success
 
 from embodied.data import Observation, Segment, Source
 from embodied.errors import ConfigError, CorruptFile, DataError
+from embodied.learning.batch import assemble, executed_and_valid, on_policy
 from embodied.learning.ppo import PPO, PPOConfig
 from policies.mlp import MLPPolicy
+from policies.torch_policy import TorchPolicy
 
 CONFIG = PPOConfig(epochs=4, lr=1e-3, seed=1)
 
@@ -170,10 +174,107 @@ def test_missing_log_probabilities_are_refused(segment: Segment):
         PPO(make_policy(), CONFIG).update([segment])
 
 
-def test_chunks_of_several_actions_are_refused(segment: Segment):
-    segment.k[1] = 1
-    with pytest.raises(DataError, match="execute"):
-        PPO(make_policy(), CONFIG).update([segment])
+def decide(policy: TorchPolicy, segment: Segment, seed: int) -> Segment:
+    """The segment with decisions of `policy` on its observations."""
+    decided = segment.k == 0
+    inputs = policy.inputs({"x": segment.observations["x"][decided]}, int(decided.sum()))
+    noise = torch.randn(len(inputs["state"]), policy.spec.chunk, 2, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        made = policy.network.decide(inputs, noise)
+    segment.actions[decided], segment.log_probs[decided] = made.actions.numpy(), made.log_probs.numpy()
+    segment.versions[:] = 0
+    return segment
+
+
+@pytest.mark.parametrize("granularity", ["token", "action", "chunk"])
+@pytest.mark.parametrize("correction", ["none", "truncated", "masked"])
+def test_chunks_of_several_actions_train_what_was_executed(granularity: str, correction: str):
+    """What a fault, a takeover or an episode's end kept from being executed changes nothing, whatever stands there."""
+    config = replace(CONFIG, granularity=granularity, correction=correction, per_dimension=True, normaliser_steps=0)
+    first, second = (PPO(chunk_policy(3, 2), config) for _ in range(2))
+    segment = decide(chunk_policy(3, 2), draw_segment(5, 12, 6, 3, 2), 0)
+    executed = executed_and_valid(segment, on_policy(segment))
+    before = first.tensors()
+    metrics = first.update([segment])
+    assert metrics["learner/ratio_at_start"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["learner/trainable_share"] == pytest.approx(executed.sum() / segment.steps)
+    assert metrics["learner/skipped_steps"] == 0
+    assert not np.array_equal(before["actor.0.weight"], first.tensors()["actor.0.weight"])
+    segment.actions[~executed] = segment.log_probs[~executed] = np.nan
+    second.update([segment])
+    assert_equal_weights(first, second)
+
+
+def test_the_importance_weight_enters_the_gradient(segment: Segment):
+    """Twice as likely now as when decided: all weights are 2, and so are the gradients of the policy's loss."""
+    config = replace(CONFIG, epochs=1, minibatches=1, correction="truncated", truncate_at=5.0, target_kl=0)
+    segment.log_probs -= np.float32(math.log(2.0) / 2)  # two numbers make an action
+
+    def gradient(correction: str, shift: float) -> np.ndarray:
+        learner = PPO(make_policy(), replace(config, correction=correction))
+        moved = replace(segment, log_probs=segment.log_probs + np.float32(shift))
+        batch, _ = assemble(learner.policy, [moved], 0.9, 0.9)
+        judged = learner._judge_all(batch)
+        batch, found = learner._corrected(batch, judged)
+        if correction != "none":
+            assert found["importance_ratio"] == pytest.approx(math.exp(-2 * shift) * 2, rel=1e-4)
+        learner._loss(batch).backward()
+        return learner.network.actor[0].weight.grad.numpy()
+
+    even = gradient("none", math.log(2.0) / 2)
+    assert np.abs(even).max() > 1e-5
+    np.testing.assert_allclose(gradient("truncated", 0.0), 2.0 * even, rtol=1e-3, atol=1e-8)
+    np.testing.assert_allclose(gradient("masked", 0.0), 2.0 * even, rtol=1e-3, atol=1e-8)
+    np.testing.assert_allclose(gradient("truncated", math.log(2.0) / 2), even, rtol=1e-3, atol=1e-8)
+    assert not gradient("truncated", 6.0).any()  # vetoed
+
+
+def test_corrected_data_of_the_present_version_train_as_uncorrected(segment: Segment):
+    plain, weighed = PPO(make_policy(), CONFIG), PPO(make_policy(), replace(CONFIG, correction="truncated"))
+    plain.update([segment])
+    metrics = weighed.update([segment])
+    assert metrics["learner/importance_ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["learner/importance_ess"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["learner/importance_masked"] == metrics["learner/importance_alerts"] == 0
+    ours, theirs = plain.tensors(), weighed.tensors()
+    np.testing.assert_allclose(ours["actor.0.weight"], theirs["actor.0.weight"], atol=1e-3)
+
+
+def test_what_needs_no_gradient_is_never_touched(segment: Segment):
+    policy = make_policy()
+    policy.network.log_std.requires_grad_(False)
+    policy.network.actor[0].requires_grad_(False)
+    before = policy.tensors()
+    learner = PPO(policy, replace(CONFIG, normaliser_steps=0))
+    learner.update([segment])
+    after = policy.tensors()
+    still = {name for name in before if np.array_equal(before[name], after[name])}
+    assert still == {"mean", "std", "action_scale", "log_std", "actor.0.weight", "actor.0.bias"}
+    with pytest.raises(CorruptFile, match=r"optimiser's state is of \d+ parameters, not of \d+") as caught:
+        learner.load(trained_state(segment))
+    assert "\n" not in caught.value.line()
+    assert all(np.array_equal(after[name], array) for name, array in policy.tensors().items())
+    policy.network.requires_grad_(False)
+    with pytest.raises(ConfigError, match="no parameter to train"):
+        PPO(policy, CONFIG)
+
+
+def trained_state(segment: Segment) -> dict:
+    """Of a learner that trains every parameter."""
+    learner = PPO(make_policy(), CONFIG)
+    learner.update([segment])
+    return learner.state()
+
+
+def test_a_state_holds_the_tensors_of_the_policy(segment: Segment):
+    state, damaged = trained_state(segment), trained_state(segment)
+    learner = PPO(make_policy(3), CONFIG)
+    learner.load(state)
+    assert state["model"].keys() == learner.tensors().keys()
+    assert all(np.array_equal(state["model"][name].numpy(), array) for name, array in learner.tensors().items())
+    del damaged["optimiser"]["adam"]["state"][0]["exp_avg"]
+    with pytest.raises(CorruptFile, match="optimiser's state cannot be read"):
+        learner.load(damaged)
 
 
 def test_a_loss_that_is_not_finite_is_stepped_over_and_counted_then_raises(segment: Segment):
@@ -188,7 +289,13 @@ def test_a_loss_that_is_not_finite_is_stepped_over_and_counted_then_raises(segme
         learner.update([segment])
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"gamma": 1.5}, {"lr": -1.0}, {"granularity": "word"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0}, {"gamma": 1.5}, {"lr": -1.0}, {"granularity": "word"}, {"correction": "some"}, {"veto": 2.0},
+        {"band": (2.0, 3.0)}, {"band": "ab"}, {"band": 1.0}, {"truncate_at": 0.0}, {"reference_kl": -1.0},
+    ],
+)  # fmt: skip
 def test_a_wrong_config_is_refused(wrong: dict):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         PPOConfig(**wrong)
