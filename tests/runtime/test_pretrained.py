@@ -175,6 +175,7 @@ def test_damaged_bytes_are_never_parsed(tmp_path: Path) -> None:
     (tmp_path / "cut.safetensors").write_bytes(data[: len(data) // 2])
     with pytest.raises(CorruptFile, match=r"cut\.safetensors"):
         read(tmp_path / "cut.safetensors", mlp(), tmp_path)
+    saved = save(tmp_path / "others", mlp())
     (saved / "policy.json").write_text(json.dumps({"name": "p"}))
     with pytest.raises(CorruptFile, match=r"policy\.json"):
         read(saved, mlp(), tmp_path)
