@@ -144,10 +144,10 @@ def test_through_a_server_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = [word for word in words if word.startswith(("task", "policy", "body"))]
     other = [f"policy.target={target}"] if target else []
     server = start("serve", "run=null", *made, *other, f"address={address}", folder=tmp_path)
-    sharper = ["warm_start.demonstrations=4", "warm_start.clone.steps=200"]
+    sharper = ["warm_start.demonstrations=4", "warm_start.clone.steps=200", "warm_start.clone.initial_std=0.02"]
     try:
         given = [*words, *sharper, "serve=remote", f"serve.address={address}", "serve.timeout_s=60", "name=r"]
-        done = embodied("train", *given, "budget.env_steps=400", folder=tmp_path, timeout=400)
+        done = embodied("train", *given, "budget.env_steps=400", "algo.drift=0.002", folder=tmp_path, timeout=400)
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=30)
