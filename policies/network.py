@@ -60,6 +60,7 @@ class PolicyNetwork(nn.Module):
         state: F.
 
     Attributes:
+        critic: What `value` alone trains; a network makes it.
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
 
     Methods a network fills in are `draw`, `decide`, `judge`, `value` and `clone_loss`. Each row's results depend on
@@ -69,6 +70,7 @@ class PolicyNetwork(nn.Module):
     mean: Tensor
     std: Tensor
     action_scale: Tensor
+    critic: nn.Module
     value_reads_rest = False
 
     def __init__(self, chunk: int, scale: Sequence[float], numbers: int, state: int) -> None:

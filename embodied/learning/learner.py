@@ -79,6 +79,28 @@ class EpisodeLearner(Protocol):
     def load(self, state: Mapping[str, Any]) -> None: ...
 
 
+class Flat:
+    """Parameters and their gradients as views of two flat arrays: small networks spend their time in calls."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.values = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self.values.grad = torch.zeros_like(self.values)
+
+    @torch.no_grad()
+    def bind(self) -> Tensor:
+        """Let the parameters be views of the flat array, whoever trained them since; returns the zeroed gradient."""
+        gradient = self.values.grad
+        assert gradient is not None
+        gradient.zero_()
+        if self.parameters[0].data_ptr() != self.values.data_ptr() or self.parameters[-1].grad is None:
+            self.values.copy_(torch.cat([p.reshape(-1) for p in self.parameters]))
+            sizes = [p.numel() for p in self.parameters]
+            for p, values, slopes in zip(self.parameters, self.values.split(sizes), gradient.split(sizes), strict=True):
+                p.data, p.grad = values.view_as(p), slopes.view_as(p)
+        return gradient
+
+
 class Optimiser:
     """Adam with a clipped gradient norm that steps over what is not finite.
 
@@ -87,21 +109,30 @@ class Optimiser:
         lr: Learning rate; may be changed at any time.
         max_grad_norm: The gradient is scaled down to this norm.
         max_skipped: How many steps in a row may be skipped.
+        apart: Some of the parameters, which get a learning rate and a clipped norm of their own.
+        apart_lr: That rate; it stays.
 
     Raises:
         ConfigError: Nothing is left to train.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, max_grad_norm: float, max_skipped: int = 16
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        max_grad_norm: float,
+        max_skipped: int = 16,
+        apart: Iterable[nn.Parameter] = (),
+        apart_lr: float = 0.0,
     ) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        if not self.parameters:
+        trained, others = [p for p in parameters if p.requires_grad], {id(p) for p in apart}
+        parts = [[p for p in trained if id(p) not in others], [p for p in trained if id(p) in others]]
+        self.groups = [Flat(part) for part in parts if part]
+        if not self.groups:
             raise ConfigError("the policy has no parameter to train", "learner", "let some of its parameters train")
-        # Small networks spend their time in calls, so all parameters and their gradients are views of two flat arrays.
-        self.flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
-        self.flat.grad = torch.zeros_like(self.flat)
-        self.adam = torch.optim.Adam([self.flat], lr=lr, eps=1e-5, fused=True)
+        rates = [rate for part, rate in zip(parts, (lr, apart_lr), strict=True) if part]
+        groups = [{"params": [g.values], "lr": rate} for g, rate in zip(self.groups, rates, strict=True)]
+        self.adam = torch.optim.Adam(groups, eps=1e-5, fused=True)
         self.max_grad_norm, self.max_skipped = max_grad_norm, max_skipped
         self.skipped = 0
         self.skipped_in_a_row = 0
@@ -115,20 +146,22 @@ class Optimiser:
         self.adam.param_groups[0]["lr"] = value
 
     def step(self, loss: Tensor) -> float:
-        """One step down `loss`; returns the gradient's norm before clipping, NaN where the step was skipped.
+        """One step down `loss`; returns the norm before clipping of the gradient of the parameters that are not apart,
+        NaN where the step was skipped.
 
         Raises:
             DataError: Loss or gradient were not finite more than `max_skipped` times in a row.
         """
-        gradient = self._bind()
+        gradients = [group.bind() for group in self.groups]
         loss.backward()
-        norm = float(torch.linalg.vector_norm(gradient))
-        if math.isfinite(norm) and math.isfinite(loss.item()):
-            if norm > self.max_grad_norm:
-                gradient.mul_(self.max_grad_norm / norm)
+        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
+        if math.isfinite(sum(norms)) and math.isfinite(loss.item()):
+            for gradient, norm in zip(gradients, norms, strict=True):
+                if norm > self.max_grad_norm:
+                    gradient.mul_(self.max_grad_norm / norm)
             self.adam.step()
             self.skipped_in_a_row = 0
-            return norm
+            return norms[0]
         self.skipped += 1
         self.skipped_in_a_row += 1
         if self.skipped_in_a_row > self.max_skipped:
@@ -139,19 +172,6 @@ class Optimiser:
             )
         return float("nan")
 
-    @torch.no_grad()
-    def _bind(self) -> Tensor:
-        """Let the parameters be views of the flat array, whoever trained them since; returns the zeroed gradient."""
-        gradient = self.flat.grad
-        assert gradient is not None
-        gradient.zero_()
-        if self.parameters[0].data_ptr() != self.flat.data_ptr() or self.parameters[-1].grad is None:
-            self.flat.copy_(torch.cat([p.reshape(-1) for p in self.parameters]))
-            sizes = [p.numel() for p in self.parameters]
-            for p, values, slopes in zip(self.parameters, self.flat.split(sizes), gradient.split(sizes), strict=True):
-                p.data, p.grad = values.view_as(p), slopes.view_as(p)
-        return gradient
-
     def state(self) -> dict[str, Any]:
         counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
         return {"adam": deepcopy(self.adam.state_dict())} | counts
@@ -161,16 +181,17 @@ class Optimiser:
         fix = "resume with the configuration the run was started with"
         try:
             moments = state["adam"]["state"]
-            counts = {part[name].numel() for part in moments.values() for name in ("exp_avg", "exp_avg_sq")}
+            counts = {part["exp_avg"].numel() for part in moments.values()}
+            counts |= {part["exp_avg_sq"].numel() for part in moments.values()}
             groups = len(state["adam"]["param_groups"])
             int(state["skipped"]), int(state["skipped_in_a_row"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"the optimiser's state cannot be read: {type(error).__name__} {error}"
             raise CorruptFile(what, "learner", "resume from an older checkpoint") from None
-        own = self.flat.numel()
-        if counts - {own} or len(moments) > 1 or groups != 1:
-            theirs = ", ".join(map(str, sorted(counts))) or "other"
-            raise CorruptFile(f"the optimiser's state is of {theirs} parameters, not of {own}", "learner", fix)
+        own = [group.values.numel() for group in self.groups]
+        if counts - set(own) or len(moments) > len(own) or groups != len(own):
+            theirs, ours = (", ".join(map(str, sorted(some))) or "other" for some in (counts, own))
+            raise CorruptFile(f"the optimiser's state is of {theirs} parameters, not of {ours}", "learner", fix)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from `state` exactly.

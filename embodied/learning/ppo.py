@@ -42,6 +42,7 @@ class PPOConfig:
         target_kl: The learning rate moves by `lr_factor` when an update's KL is beyond twice this, or below half; 0
             keeps it.
         lr_factor, lr_min, lr_max: Its step and its limits.
+        critic_lr: Learning rate of the critic, which stays; 0 lets it move with the actor's.
         clip: How far the probability ratio may pay off from 1.
         entropy: Weight of the entropy bonus. value: Weight of the value loss.
         max_grad_norm: The gradient is scaled down to this norm.
@@ -69,6 +70,7 @@ class PPOConfig:
     lr_factor: float = 1.5
     lr_min: float = 1e-5
     lr_max: float = 3e-3
+    critic_lr: float = 0.0
     clip: float = 0.2
     entropy: float = 0.0
     value: float = 0.5
@@ -91,7 +93,9 @@ class PPOConfig:
         positive = ("epochs", "minibatches", "lr", "clip", "max_grad_norm", "truncate_at")
         wrong = [name for name in positive if not getattr(self, name) > 0]
         wrong += [name for name in ("gamma", "lam", "veto") if not 0 <= getattr(self, name) <= 1]
-        wrong += [name for name in ("reference_kl", "reference_every", "drift") if not getattr(self, name) >= 0]
+        wrong += [
+            name for name in ("critic_lr", "reference_kl", "reference_every", "drift") if not getattr(self, name) >= 0
+        ]
         if wrong:
             raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])}", "algo ppo", "give a number within its range")
         for name, known in (("granularity", Granularity), ("correction", Correction)):
@@ -124,7 +128,9 @@ class PPO(PolicyLearner):
         self.policy, self.config = policy, config or PPOConfig()
         self.network = policy.network.to(self.config.device)
         self.normaliser = normaliser or Normaliser(len(self.network.mean))
-        self.optimiser = Optimiser(self.network.parameters(), self.config.lr, self.config.max_grad_norm)
+        cfg, net = self.config, self.network
+        apart = net.critic.parameters() if cfg.critic_lr else ()
+        self.optimiser = Optimiser(net.parameters(), cfg.lr, cfg.max_grad_norm, apart=apart, apart_lr=cfg.critic_lr)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.reference = Reference(policy) if self.config.reference_kl else None
         self.updates = 0

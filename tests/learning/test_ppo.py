@@ -299,3 +299,20 @@ def test_a_loss_that_is_not_finite_is_stepped_over_and_counted_then_raises(segme
 def test_a_wrong_config_is_refused(wrong: dict):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         PPOConfig(**wrong)
+
+
+def test_the_critic_may_have_a_learning_rate_of_its_own(segment: Segment):
+    same, apart = (PPO(make_policy(), replace(CONFIG, critic_lr=rate)) for rate in (0.0, 0.1))
+    for learner in (same, apart):
+        learner.update([segment])
+    moved = {name: np.abs(apart.tensors()[name] - array).max() for name, array in same.tensors().items()}
+    assert moved["critic.0.weight"] > 0.01
+    assert moved["actor.0.weight"] < 1e-3
+    assert apart.optimiser.lr != 0.1
+    again = PPO(make_policy(3), replace(CONFIG, critic_lr=0.1))
+    again.load(apart.state())
+    again.update([segment])
+    apart.update([segment])
+    assert_equal_weights(again, apart)
+    with pytest.raises(CorruptFile, match="parameters"):
+        PPO(make_policy(), CONFIG).load(apart.state())
