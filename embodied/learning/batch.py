@@ -78,9 +78,11 @@ def check_on_policy(segment: Segment) -> None:
 
 def executed_and_valid(segment: Segment, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """[T, B, K] actions of each decision that were executed and may train: those before its first step that may not."""
-    ended = segment.terminated | segment.truncated
-    same = goes_on(segment.k, ended, valid)
     mask = np.zeros(segment.executed.shape, bool)
+    if not segment.k.any():
+        mask[..., 0] = valid
+        return mask & segment.executed
+    same = goes_on(segment.k, segment.terminated | segment.truncated, valid)
     alive = np.zeros(segment.k.shape[1], bool)
     rows = np.arange(segment.k.shape[1])
     for t, k in enumerate(segment.k):
