@@ -85,7 +85,7 @@ class PPOConfig:
     veto: float = 1e-4
     reference_kl: float = 0.0
     reference_every: int = 0
-    drift: float = 0.02
+    drift: float = 0.01
     seed: int = 0
     device: str = "cpu"
 

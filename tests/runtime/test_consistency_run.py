@@ -106,7 +106,7 @@ def test_what_is_planted_is_refused_before_it_is_published(
     line = caught.value.line()
     assert re.search(said, line), line
     assert re.match(
-        r"log-probabilities of rollouts drift by [\d.e+]+ .* allowed are 0.02 \(version 1, segment 0-", line
+        r"log-probabilities of rollouts drift by [\d.e+]+ .* allowed are 0.01 \(version 1, segment 0-", line
     )
     assert line.endswith(f"`embodied train resume={tmp_path / 'stopped'}`") and "\n" not in line
     run = tmp_path / "stopped"
@@ -123,7 +123,7 @@ def test_what_is_planted_is_refused_before_it_is_published(
 def test_without_the_check_the_drift_is_still_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, MLPAltered)
     assert run_in(tmp_path, [*MLP, "budget.env_steps=32", "algo.drift=0"], "shown") == 0
-    assert float(rows(tmp_path, "shown")[-1]["learner/drift_at_start"]) > 0.02
+    assert float(rows(tmp_path, "shown")[-1]["learner/drift_at_start"]) > 0.01
 
 
 SERVED = {
