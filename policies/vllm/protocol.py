@@ -7,9 +7,11 @@ answers with the same id and kind, or with `error`.
 |---|---|---|
 | `hello` | `config` of the decoder (`Qwen2Config.to_dict`) and `settings` | nothing, once the engine is ready |
 | `push` | `version`, and the decoder's tensors as arrays | `version` that outputs carry from then on |
-| `act` | `mode`, `tokens` n; `prompts` [N, P, d] float32, `seeds` [N] int64 | `version`; `tokens` [N, n] int64, `log_probs` [N, n] float32 |
+| `act` | `mode`, n as `tokens`; `prompts` [N, P, d], `seeds` [N] | `version`; `tokens` and `log_probs` [N, n] |
 | `bye` | nothing | nothing; the worker ends |
-"""  # noqa: E501
+
+Prompts and log-probabilities are float32, seeds and tokens int64.
+"""
 
 from embodied.wire.limits import Limits
 
