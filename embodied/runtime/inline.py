@@ -30,6 +30,7 @@ from embodied.runtime.build import build, require_parts, resolve
 from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, stored
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.pretrained import read_weights
+from embodied.runtime.protocol import check_protocol, keep_clone
 from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
 from embodied.weights.pointers import Held
@@ -81,6 +82,8 @@ class InlineRun:
                 cloner = build(settings.warm_start.clone, "warm_start.clone", policy, seed=seed)
                 self.cloner, normaliser = cloner, cloner.normaliser
             self.learner = build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser)
+        if settings.compare.split is not None:
+            check_protocol(settings)
         self.reward = build(settings.reward, "reward", self.body.spec.task, settings.task.get("reward", "dense"))
         require_parts(self.reward, settings.reward, "reward", "score")
         self.actor = Actor(self.body, self.client, self.spec, rollout.steps, seed, attempt, self.watch, AGENT)
@@ -162,6 +165,8 @@ class InlineRun:
             parts = sorted(set(shown.parts))
             record_consumed(self.folder / "episodes", self.step, published.manifest.number, parts)
         self.warm = True
+        if self.settings.compare.split is not None:
+            keep_clone(self.folder, self.trained.tensors())
         values |= self._evaluate()
         values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}
         self.store.seal()
