@@ -39,18 +39,21 @@ class Reader(nn.Module):
 
     Args:
         senses: What is read.
-        channels: Of the convolutions, which the words steer. One more of stride 2 makes each cell of its maps a token;
-            one token holds where each channel is active, so that few demonstrations suffice to learn to point.
+        channels: Of the convolutions, which the words steer. One token holds where each channel is active.
+        grid: Whether one more of stride 2 makes each cell of its maps a token too. Few demonstrations teach to point,
+            and are learned by heart from cells.
         width, layers, heads: Of the transformer.
     """
 
-    def __init__(self, senses: Senses, channels: Sequence[int], width: int, layers: int, heads: int) -> None:
+    def __init__(
+        self, senses: Senses, channels: Sequence[int], grid: bool, width: int, layers: int, heads: int
+    ) -> None:
         super().__init__()
         self.cameras = [stream.name for stream in senses.pictures]
         words, said = senses.words, width if senses.words else 0
         self.words = WordEncoder(words.vocabulary, words.length, width, heads=heads) if words else None
         self.eyes = nn.ModuleDict({camera: Convolutions(channels, said) for camera in self.cameras})
-        self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras})
+        self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras if grid})
         self.points = SpatialSoftmax()
         self.coordinates = nn.ModuleDict({c: nn.Linear(2 * channels[-1], width) for c in self.cameras})
         self.camera_embedding = nn.Parameter(torch.zeros(len(self.cameras), width)) if len(self.cameras) > 1 else None
@@ -68,11 +71,12 @@ class Reader(nn.Module):
             there.append(is_word)
         for i, camera in enumerate(self.cameras):
             seen = self.eyes[camera](inputs[camera], said)
-            maps = self.cells[camera](seen)
-            at = places(maps.shape[2], maps.shape[3], self.width).to(maps.device)
-            cells = maps.flatten(2).transpose(1, 2) + at
-            cells = torch.cat([cells, self.coordinates[camera](self.points(seen))[:, None]], dim=1)
-            tokens.append(cells if self.camera_embedding is None else cells + self.camera_embedding[i])
+            made = self.coordinates[camera](self.points(seen))[:, None]
+            if camera in self.cells:
+                maps = self.cells[camera](seen)
+                at = places(maps.shape[2], maps.shape[3], self.width).to(maps.device)
+                made = torch.cat([made, maps.flatten(2).transpose(1, 2) + at], dim=1)
+            tokens.append(made if self.camera_embedding is None else made + self.camera_embedding[i])
         if self.state is not None:
             tokens.append(self.state(inputs["state"])[:, None])
         x = torch.cat(tokens, dim=1)

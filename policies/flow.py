@@ -50,7 +50,7 @@ class FlowNetwork(PolicyNetwork):
         senses: What is read.
         chunk: K.
         scale: [D] physical units of one raw unit.
-        channels, width, layers, heads: Of the reader.
+        channels, grid, width, layers, heads: Of the reader.
         expert_width: Of the expert, which has as many layers and heads as the reader.
         critic: Widths of the critic's layers.
         steps: Of denoising.
@@ -68,6 +68,7 @@ class FlowNetwork(PolicyNetwork):
         chunk: int,
         scale: Sequence[float],
         channels: Sequence[int],
+        grid: bool,
         width: int,
         layers: int,
         heads: int,
@@ -81,7 +82,7 @@ class FlowNetwork(PolicyNetwork):
         numbers, own = senses.sizes
         super().__init__(chunk, scale, numbers + own, numbers)
         generator = torch.Generator().manual_seed(seed)
-        self.reader = seeded_(Reader(senses, channels, width, layers, heads), generator)
+        self.reader = seeded_(Reader(senses, channels, grid, width, layers, heads), generator)
         self.expert = Expert(chunk, self.action_dim, expert_width, layers, heads, width, generator)
         self.critic = Critic(numbers + own if own else 0, width, critic, generator)
         self.value_reads_rest = not self.critic.privileged
@@ -162,7 +163,7 @@ class FlowPolicy(TorchPolicy):
         chunk: K. execute: How many of them before asking again; all where 0.
         state, pictures, instruction, critic: Names of streams, as in `Senses.choose`.
         words: Arguments of `policies.words.Words`.
-        channels, width, layers, heads, expert_width, steps, noise, times, seed: As of `FlowNetwork`.
+        channels, grid, width, layers, heads, expert_width, steps, noise, times, seed: As of `FlowNetwork`.
         critic_hidden: Widths of the critic's layers.
 
     Raises:
@@ -185,6 +186,7 @@ class FlowPolicy(TorchPolicy):
         critic: Sequence[str] = (),
         words: dict[str, Any] | None = None,
         channels: Sequence[int] = (16, 32, 48, 48),
+        grid: bool = True,
         width: int = 64,
         layers: int = 2,
         heads: int = 4,
@@ -213,10 +215,11 @@ class FlowPolicy(TorchPolicy):
             raise SpecMismatch(f"policy {name} reads nothing", "spec", "give policy.state, such as [joint_pos]")
         scale = action_scales(agent)
         network = FlowNetwork(
-            senses, chunk, scale, channels, width, layers, heads, expert_width, critic_hidden, steps, noise, times, seed
-        )
+            senses, chunk, scale, channels, grid, width, layers, heads, expert_width, critic_hidden, steps, noise,
+            times, seed,
+        )  # fmt: skip
         extra = {
-            "kind": "flow", "channels": list(channels), "width": width, "layers": layers, "heads": heads,
+            "kind": "flow", "channels": list(channels), "grid": grid, "width": width, "layers": layers, "heads": heads,
             "expert_width": expert_width, "steps": steps, "noise": noise, "action_scale": scale,
         }  # fmt: skip
         stored = (Stream("path", (steps + 1, chunk, len(scale))),)

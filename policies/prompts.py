@@ -6,34 +6,43 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.encoders import Block, Convolutions, WordEncoder, masked_average
+from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average
 
 
 class PictureTokens(nn.Module):
-    """One camera's picture as embeddings, one per cell of the grid that convolutions leave.
+    """One camera's picture as embeddings: one of where in it each channel is active, and one per cell of the grid that
+    convolutions leave.
 
     Args:
         shape: [H, W, 3] of a picture.
         channels: Of the convolutions.
-        width, layers, heads: Of the transformer over the grid; no layers for none.
+        width, layers, heads: Of the transformer over the embeddings; no layers for none.
+        grid: Whether there are cells. Few demonstrations teach to point, and are learned by heart from cells.
 
     Attributes:
         cells: How many embeddings.
     """
 
-    def __init__(self, shape: Sequence[int], channels: Sequence[int], width: int, layers: int, heads: int) -> None:
+    def __init__(
+        self, shape: Sequence[int], channels: Sequence[int], width: int, layers: int, heads: int, grid: bool
+    ) -> None:
         super().__init__()
         self.convolutions = Convolutions(channels, width)
+        self.points, self.coordinates = SpatialSoftmax(), nn.Linear(2 * channels[-1], width)
         with torch.no_grad():
             blank = torch.zeros(1, *shape, dtype=torch.uint8)
-            self.cells = self.convolutions(blank, torch.zeros(1, width))[0, 0].numel()
-        self.project = nn.Linear(channels[-1], width)
-        self.position_embedding = nn.Parameter(torch.zeros(self.cells, width))
+            cells = self.convolutions(blank, torch.zeros(1, width))[0, 0].numel() if grid else 0
+        self.cells = cells + 1
+        self.project = nn.Linear(channels[-1], width) if grid else None
+        self.position_embedding = nn.Parameter(torch.zeros(cells, width)) if grid else None
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, pictures: Tensor, said: Tensor) -> Tensor:
         """[N, cells, d] of pictures [N, H, W, 3] uint8 and the instruction [N, d], which steers the convolutions."""
-        x = self.project(self.convolutions(pictures, said).flatten(2).transpose(1, 2)) + self.position_embedding
+        maps = self.convolutions(pictures, said)
+        x = self.coordinates(self.points(maps))[:, None]
+        if self.project is not None and self.position_embedding is not None:
+            x = torch.cat([x, self.project(maps.flatten(2).transpose(1, 2)) + self.position_embedding], dim=1)
         for block in self.blocks:
             x = block(x)
         return x

@@ -38,8 +38,8 @@ class Sizes:
         bins: V, action tokens there are.
         width: d of every embedding. layers, heads, kv_heads, ff: Of the decoder; width / heads should be one of 32,
             64, 80, 96, 112, 128 for vLLM.
-        channels: Of the convolutions; all but the last halve the picture's edges. vision_layers: Of the transformer
-            over their grid.
+        channels: Of the convolutions; all but the last halve the picture's edges. grid: Whether each cell of what they
+            leave is an embedding. vision_layers: Of the transformer over a picture's embeddings.
         word_tokens: Embeddings that an instruction of any length becomes.
         critic_hidden: Widths of the critic's layers.
     """
@@ -51,6 +51,7 @@ class Sizes:
     kv_heads: int
     ff: int
     channels: tuple[int, ...]
+    grid: bool
     vision_layers: int
     word_tokens: int
     critic_hidden: tuple[int, ...]
@@ -97,7 +98,7 @@ class TokenNetwork(PolicyNetwork):
                 senses.words.vocabulary, senses.words.length, width, sizes.heads, sizes.word_tokens
             )
             seen = {
-                s.name: PictureTokens(s.shape, sizes.channels, width, sizes.vision_layers, sizes.heads)
+                s.name: PictureTokens(s.shape, sizes.channels, width, sizes.vision_layers, sizes.heads, sizes.grid)
                 for s in senses.pictures
             }
             length = sum(eye.cells for eye in seen.values()) + sizes.word_tokens + bool(numbers)
@@ -209,7 +210,7 @@ class TokenPolicy(TorchPolicy):
         agent: Streams offered.
         chunk: K. execute: How many of them before asking again; all where 0.
         state, pictures, instruction, critic: Names of streams, as in `Senses.choose`.
-        bins, width, layers, heads, kv_heads, ff, channels, vision_layers, word_tokens: As in `Sizes`.
+        bins, width, layers, heads, kv_heads, ff, channels, grid, vision_layers, word_tokens: As in `Sizes`.
         critic_hidden: Widths of the critic's layers.
         words: Arguments of `policies.words.Words`.
         lora: Arguments of `policies.lora.Lora`: a version then consists of the adapters and of what is not the
@@ -244,6 +245,7 @@ class TokenPolicy(TorchPolicy):
         kv_heads: int = 2,
         ff: int = 384,
         channels: Sequence[int] = (16, 32, 64, 64, 64),
+        grid: bool = True,
         vision_layers: int = 0,
         word_tokens: int = 2,
         critic_hidden: Sequence[int] = (128, 128),
@@ -256,7 +258,17 @@ class TokenPolicy(TorchPolicy):
         if chunk < 1 or not 0 <= execute <= chunk or block < 1:
             raise ConfigError(f"chunk {chunk}, execute {execute}, block {block}", "policy", SIZES_FIX)
         sizes = Sizes(
-            bins, width, layers, heads, kv_heads, ff, tuple(channels), vision_layers, word_tokens, tuple(critic_hidden)
+            bins,
+            width,
+            layers,
+            heads,
+            kv_heads,
+            ff,
+            tuple(channels),
+            grid,
+            vision_layers,
+            word_tokens,
+            tuple(critic_hidden),
         )
         senses = Senses.choose(agent, state, pictures, instruction, words_of(words), critic)
         if not senses.pictures:
