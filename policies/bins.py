@@ -18,6 +18,16 @@ def nearest(raw: Tensor, bins: int) -> Tensor:
     return ((raw.nan_to_num(0.0).clamp(-1.0, 1.0) + 1.0) * (0.5 * (bins - 1))).round().long()
 
 
+def blurred(raw: Tensor, bins: int, std: float) -> Tensor:
+    """Shares [..., bins] of a normal distribution around raw numbers [...], so that a near miss is nearly right: the
+    histogram loss's targets (Imani and White 2018, arXiv:1806.04613, section 3). With `std` 0 all is the nearest bin's.
+    """
+    if std <= 0:
+        return torch.nn.functional.one_hot(nearest(raw, bins), bins).float()
+    distance = (centres(bins).to(raw.device) - raw.nan_to_num(0.0).clamp(-1.0, 1.0).unsqueeze(-1)) / std
+    return torch.softmax(-0.5 * distance.square(), dim=-1)
+
+
 def inverse_cdf(logits: Tensor, uniforms: Tensor) -> Tensor:
     """Tokens [N] sampled from the softmax of logits [N, V]: the first whose cumulative probability exceeds the number
     in [0, 1) of its row [N] (inversion, Devroye 1986, "Non-Uniform Random Variate Generation", chapter III.2)."""

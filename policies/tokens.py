@@ -83,13 +83,14 @@ class TokenNetwork(PolicyNetwork):
     Attributes:
         decoder: Continues the prompt.
         tokens: K * D, how many it says.
+        clone_std: Raw units by which demonstrated numbers are blurred for cloning; what the clone explores with.
     """
 
     def __init__(self, senses: Senses, chunk: int, scale: Sequence[float], sizes: Sizes, seed: int) -> None:
         numbers, own = senses.sizes
         super().__init__(chunk, scale, numbers + own, numbers)
         assert senses.words is not None
-        self.sizes, self.tokens = sizes, chunk * self.action_dim
+        self.sizes, self.tokens, self.clone_std = sizes, chunk * self.action_dim, 0.0
         self.cameras = [stream.name for stream in senses.pictures]
         generator, width = torch.Generator().manual_seed(seed), sizes.width
         with torch.random.fork_rng(devices=[]):
@@ -176,9 +177,13 @@ class TokenNetwork(PolicyNetwork):
         return self._value(inputs, None)
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
-        """Cross entropy of the demonstrated tokens, mean over an action's numbers."""
-        tokens = self.tokens_of(actions)
-        return -self._by_action(binned.log_prob(self.logits(self.prompt(inputs), tokens), tokens)).mean(-1)
+        """Cross entropy with what was demonstrated, blurred by `clone_std`, mean over an action's numbers."""
+        logits = self.logits(self.prompt(inputs), self.tokens_of(actions))
+        wanted = binned.blurred((actions / self.action_scale).flatten(1), self.sizes.bins, self.clone_std)
+        return -self._by_action((wanted * torch.log_softmax(logits, dim=-1)).sum(-1)).mean(-1)
+
+    def prepare_clone(self, std: float) -> None:
+        self.clone_std = std
 
     def _by_action(self, numbers: Tensor) -> Tensor:
         return numbers.view(-1, self.chunk, self.action_dim)

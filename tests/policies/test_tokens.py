@@ -245,3 +245,14 @@ def test_the_spec_holds_what_identifies_it():
     assert spec.extra["kind"] == "tokens"
     assert (spec.extra["bins"], spec.extra["width"], spec.extra["tokenizer"]) == (9, 16, "words/64/6")
     assert type(spec).from_dict(spec.to_dict()) == spec
+
+
+def test_demonstrated_numbers_are_blurred_by_a_normal_distribution():
+    raw, std, count = np.array([0.31, -1.0, 0.0]), 0.2, 65
+    centres = np.linspace(-1, 1, count)
+    density = np.exp(-((centres - raw[:, None]) ** 2) / (2 * std**2))
+    expected = density / density.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(bins.blurred(torch.from_numpy(raw), count, std).numpy(), expected, atol=1e-7)
+    sharp = bins.blurred(torch.from_numpy(raw), count, 0.0)
+    assert sharp.sum(1).tolist() == [1.0, 1.0, 1.0]
+    assert sharp.argmax(1).tolist() == [42, 0, 32]
