@@ -10,6 +10,7 @@ import torch
 
 from embodied.data import Episode
 from embodied.errors import ConfigError
+from embodied.learning.augmentation import vary_words
 from embodied.learning.demonstrations import Demonstrations, gather
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
@@ -29,6 +30,8 @@ class BCConfig:
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
         std_floor: Least standard deviation of the normaliser, in physical units.
         initial_std: Standard deviation of raw actions that the clone starts reinforcement learning with.
+        word_dropout: Share of an instruction's words that are left blank, while it begins anywhere among the places for
+            words, so that the clone reads phrasings it was never shown; 0 for neither.
         max_grad_norm: The gradient is scaled down to this norm.
         agent: Whose track of an episode to learn from.
         seed: Draws the batches.
@@ -41,6 +44,7 @@ class BCConfig:
     lr: float = 1e-3
     std_floor: float = 1e-2
     initial_std: float = 0.3
+    word_dropout: float = 0.15
     max_grad_norm: float = 1.0
     agent: str = "robot"
     seed: int = 0
@@ -50,6 +54,8 @@ class BCConfig:
         for name in ("steps", "batch", "lr", "std_floor", "initial_std"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}", "algo bc", "give a number above zero")
+        if not 0 <= self.word_dropout < 1:
+            raise ConfigError(f"word_dropout={self.word_dropout}", "algo bc", "give a share below 1")
         if self.seconds < 0:
             raise ConfigError(f"seconds={self.seconds}", "algo bc", "give 0 for no limit, or more")
 
@@ -94,7 +100,8 @@ class BehaviourCloning(PolicyLearner):
             if done >= 1.0:
                 break
             self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * done))
-            loss = self._loss(shown, torch.randint(len(shown), (size,), generator=self.generator).numpy())
+            index = torch.randint(len(shown), (size,), generator=self.generator).numpy()
+            loss = self._loss(shown, index, cfg.word_dropout)
             norms.append(self.optimiser.step(loss))
             losses.append(loss.item())
         self.fits += 1
@@ -107,8 +114,10 @@ class BehaviourCloning(PolicyLearner):
             "learner/skipped_steps": float(self.optimiser.skipped),
         }
 
-    def _loss(self, shown: Demonstrations, index: np.ndarray) -> torch.Tensor:
+    def _loss(self, shown: Demonstrations, index: np.ndarray, word_dropout: float = 0.0) -> torch.Tensor:
         inputs = self.policy.inputs({name: array[index] for name, array in shown.streams.items()}, len(index))
+        if word_dropout and "words" in inputs:
+            inputs["words"] = vary_words(inputs["words"], word_dropout, self.generator)
         actions = torch.from_numpy(shown.actions[index]).to(self.network.device)
         mask = torch.from_numpy(shown.mask[index]).to(self.network.device)
         return masked_mean(self.network.clone_loss(inputs, actions, self.generator), mask)

@@ -1,0 +1,26 @@
+"""What imitation learning changes of what it was shown, so that the clone leans on what matters."""
+
+import torch
+from torch import Tensor
+
+from policies.encoders import BLANK
+
+
+def vary_words(tokens: Tensor, dropout: float, generator: torch.Generator) -> Tensor:
+    """Instructions that say less, and begin later: word dropout (Iyyer et al. 2015, "Deep unordered composition rivals
+    syntactic methods for text classification", section 3.1), and a shift.
+
+    Args:
+        tokens: [N, L] words from the first place on, 0 behind them.
+        dropout: Share of words that become `BLANK`.
+        generator: On the CPU.
+
+    Returns:
+        [N, L], in which each row's words stand together at a place drawn anew; as many as before.
+    """
+    rows, length = tokens.shape
+    dropped = (torch.rand(tokens.shape, generator=generator) < dropout).to(tokens.device) & (tokens != 0)
+    free = length - (tokens != 0).sum(1)
+    shift = (torch.rand(rows, generator=generator).to(tokens.device) * (free + 1)).long()
+    places = (torch.arange(length, device=tokens.device) - shift[:, None]) % length
+    return torch.where(dropped, BLANK, tokens).gather(1, places)
