@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from policies.nn import orthogonal_linear, tanh_mlp
 
-BLANK = -1
-"""A word of which nothing is known, among tokens."""
 HEADS = 4
 """Attention heads over words; a width is a multiple of it."""
 
@@ -18,9 +16,7 @@ HEADS = 4
 def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw a module's weights anew from `generator`: He et al. 2015 for two dimensions or more, biases zero."""
     for name, parameter in module.named_parameters():
-        if getattr(parameter, "starts_at_zero", False):
-            nn.init.zeros_(parameter)
-        elif parameter.dim() >= 2:
+        if parameter.dim() >= 2:
             fan_in = parameter[0].numel()
             bound = 0.02 if "embedding" in name else math.sqrt(2.0 / fan_in)
             with torch.no_grad():
@@ -75,8 +71,6 @@ class Block(nn.Module):
 class WordEncoder(nn.Module):
     """Words to one feature vector: embeddings, a transformer, the mean over the words there are.
 
-    Embeddings begin at zero, so that a word that nothing was learned of reads as a blank, `BLANK`.
-
     Args:
         vocabulary, length: Of `policies.words.Words`.
         width, layers, heads: Of the transformer.
@@ -85,7 +79,6 @@ class WordEncoder(nn.Module):
     def __init__(self, vocabulary: int, length: int, width: int, layers: int = 1, heads: int = HEADS) -> None:
         super().__init__()
         self.embedding, self.position_embedding = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.embedding.weight.starts_at_zero = True  # type: ignore[attr-defined]
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -94,8 +87,7 @@ class WordEncoder(nn.Module):
 
     def each(self, tokens: Tensor) -> Tensor:
         """[N, L, d], one vector per word."""
-        known = self.embedding(tokens.clamp(min=0)) * (tokens > 0).unsqueeze(-1)
-        x = known + self.position_embedding.weight
+        x = self.embedding(tokens) + self.position_embedding.weight
         for block in self.blocks:
             x = block(x, attention_mask(tokens))
         return x

@@ -30,8 +30,8 @@ class BCConfig:
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
         std_floor: Least standard deviation of the normaliser, in physical units.
         initial_std: Standard deviation of raw actions that the clone starts reinforcement learning with.
-        word_dropout: Share of an instruction's words that are left blank, while it begins anywhere among the places for
-            words, so that the clone reads phrasings it was never shown; 0 for neither.
+        word_dropout: Share of an instruction's words that others take the place of, while it begins anywhere among the
+            places for words, so that the clone reads phrasings it was never shown; 0 for neither.
         max_grad_norm: The gradient is scaled down to this norm.
         agent: Whose track of an episode to learn from.
         seed: Draws the batches.
@@ -116,8 +116,9 @@ class BehaviourCloning(PolicyLearner):
 
     def _loss(self, shown: Demonstrations, index: np.ndarray, word_dropout: float = 0.0) -> torch.Tensor:
         inputs = self.policy.inputs({name: array[index] for name, array in shown.streams.items()}, len(index))
-        if word_dropout and "words" in inputs:
-            inputs["words"] = vary_words(inputs["words"], word_dropout, self.generator)
+        words = self.policy.senses.words
+        if word_dropout and words is not None:
+            inputs["words"] = vary_words(inputs["words"], word_dropout, words.vocabulary, self.generator)
         actions = torch.from_numpy(shown.actions[index]).to(self.network.device)
         mask = torch.from_numpy(shown.mask[index]).to(self.network.device)
         return masked_mean(self.network.clone_loss(inputs, actions, self.generator), mask)

@@ -171,7 +171,7 @@ def known(**build: Any) -> Known:
 
 def test_only_code_of_policies_is_made_on_upstreams_word() -> None:
     assert known(**BUILD).config() == BUILD
-    for target in ("os.system", "policies", "policies.mlp", "policies.mlp.torch", "policies.mlp.accumulate",
+    for target in ("os.system", "policies", "policies.mlp", "policies.mlp.torch", "policies.mlp.Tensor",
                    "policies.mlp.build;x", "policiesx.mlp.build", "", None, 7):  # fmt: skip
         with pytest.raises(UserError, match=r"not of the package policies .*give policy\.target"):
             known(target=target).config()
