@@ -20,7 +20,8 @@ def nearest(raw: Tensor, bins: int) -> Tensor:
 
 def blurred(raw: Tensor, bins: int, std: float) -> Tensor:
     """Shares [..., bins] of a normal distribution around raw numbers [...], so that a near miss is nearly right: the
-    histogram loss's targets (Imani and White 2018, arXiv:1806.04613, section 3). With `std` 0 all is the nearest bin's.
+    targets of HL-Gaussian (Imani and White 2018, arXiv:1806.04613), by the density at a bin's centre where they take
+    its integral over the bin. With `std` 0 all is the nearest bin's.
     """
     if std <= 0:
         return torch.nn.functional.one_hot(nearest(raw, bins), bins).float()

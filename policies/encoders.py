@@ -7,6 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from embodied.errors import ConfigError
+from policies.network import Inputs
 from policies.nn import orthogonal_linear, tanh_mlp
 
 HEADS = 4
@@ -18,9 +20,9 @@ def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
     for name, parameter in module.named_parameters():
         if parameter.dim() >= 2:
             fan_in = parameter[0].numel()
-            bound = 0.02 if "embedding" in name else math.sqrt(2.0 / fan_in)
+            std = 0.02 if "embedding" in name else math.sqrt(2.0 / fan_in)
             with torch.no_grad():
-                parameter.normal_(0.0, bound, generator=generator)
+                parameter.normal_(0.0, std, generator=generator)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return module
@@ -106,10 +108,15 @@ class Convolutions(nn.Module):
     Args:
         channels: Of each layer; each halves the picture's edges but the last.
         condition: Width of the words' features; 0 for none.
+
+    Raises:
+        ConfigError: A layer's channels do not divide into the groups that are normalised together, of 16 or more.
     """
 
     def __init__(self, channels: Sequence[int], condition: int = 0) -> None:
         super().__init__()
+        if odd := [b for b in channels if b % max(b // 16, 1)]:
+            raise ConfigError(f"{odd[0]} channels", "policy.channels", "give multiples of 16, or fewer than 32")
         sizes = (3, *channels)
         self.layers = nn.ModuleList(
             nn.Conv2d(a, b, 5 if i == 0 else 3, 1 if i == len(channels) - 1 and i else 2, padding=2 if i == 0 else 1)
@@ -165,6 +172,12 @@ class Critic(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """[N] of [N, width]."""
         return self.layers(features.detach()).squeeze(-1)
+
+    def own_view(self, inputs: Inputs) -> Tensor:
+        """[N] where `privileged`: of the state and what only the critic reads, NaN where that is not given."""
+        if "critic" not in inputs:
+            return inputs["state"].new_full((len(inputs["state"]),), math.nan)
+        return self(torch.cat([inputs["state"], inputs["critic"]], dim=1))
 
 
 def head(inputs: int, hidden: int, outputs: int, generator: torch.Generator) -> nn.Sequential:

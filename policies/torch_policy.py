@@ -80,7 +80,7 @@ class TorchPolicy:
         self.senses.check(observation.streams, len(observation.rows))
 
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
-        """See `policies.base.Policy`; `log_probs` are of the unclipped action in either mode."""
+        """See `policies.base.Policy`; `log_probs` are of the unclipped action, NaN where the network cannot say."""
         net, rows = self.network, len(observation.rows)
         pad = -rows % self.block
         with torch.inference_mode():
@@ -116,7 +116,8 @@ class TorchPolicy:
     def tensors(self) -> dict[str, NDArray[Any]]:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._state().items()}
 
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+    def check_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Raise `WeightsRefused` unless `load` can take `tensors`."""
         mine, where = self._state(), f"policy {self.spec.name}"
         for name in sorted(mine.keys() ^ tensors.keys()):
             what = "missing" if name in mine else "unknown"
@@ -130,8 +131,11 @@ class TorchPolicy:
                 raise WeightsRefused(
                     f"tensor {name} holds numbers that are not finite", where, "publish an older version"
                 )
+
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        self.check_tensors(tensors)
         with torch.no_grad():
-            for name, own in mine.items():
+            for name, own in self._state().items():
                 own.copy_(torch.from_numpy(np.require(tensors[name], requirements="W")))
 
     def _state(self) -> dict[str, torch.Tensor]:

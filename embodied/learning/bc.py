@@ -91,8 +91,7 @@ class BehaviourCloning(PolicyLearner):
         if not self.normaliser.count:
             self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())
-        if not self.fits:
-            net.prepare_clone(cfg.initial_std)
+        net.prepare_clone(cfg.initial_std)
         losses, norms = [], []
         start, done, size = time.monotonic(), 0.0, min(cfg.batch, len(shown))
         for step in range(cfg.steps):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied.data import Episode, Segment
-from embodied.errors import ConfigError, CorruptFile, DataError
+from embodied.errors import ConfigError, CorruptFile, DataError, WeightsRefused
 from embodied.learning.normaliser import Normaliser
 from embodied.weights.manifest import Version
 from policies.torch_policy import TorchPolicy
@@ -204,17 +204,6 @@ class Optimiser:
         self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
 
 
-def check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise `CorruptFile` unless `state` has the parts of a learner's `own` state, and is of its algorithm and spec."""
-    where = f"learner {own['algorithm']}, policy {own['spec']['name']}"
-    if missing := sorted(own.keys() - state.keys()):
-        raise CorruptFile(f"the learner's state has no {missing[0]}", where, "resume from an older checkpoint")
-    for name in ("algorithm", "spec"):
-        if state[name] != own[name]:
-            what = f"the learner's state is of another {name}"
-            raise CorruptFile(what, where, "resume with the configuration the run was started with")
-
-
 def model_state(policy: TorchPolicy) -> dict[str, Tensor]:
     """The policy's tensors as torch copies on the CPU."""
     return {name: torch.from_numpy(array) for name, array in policy.tensors().items()}
@@ -262,9 +251,26 @@ class PolicyLearner:
             **{name: getattr(self, name) for name in self.counts},
         }
 
+    @property
+    def parts(self) -> set[str]:
+        """Names of what `state` holds."""
+        return {"algorithm", "spec", "model", "optimiser", "normaliser", "generator", *self.counts}
+
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise `CorruptFile` unless `load` can take `state`."""
-        check_state(state, self.state())
+        where, older = f"learner {self.algorithm}, policy {self.policy.spec.name}", "resume from an older checkpoint"
+        if missing := sorted(self.parts - state.keys()):
+            raise CorruptFile(f"the learner's state has no {missing[0]}", where, older)
+        for name, own in (("algorithm", self.algorithm), ("spec", self.policy.spec.to_dict())):
+            if state[name] != own:
+                what = f"the learner's state is of another {name}"
+                raise CorruptFile(what, where, "resume with the configuration the run was started with")
+        try:
+            self.policy.check_tensors({name: tensor.numpy() for name, tensor in state["model"].items()})
+        except (AttributeError, TypeError) as error:
+            raise CorruptFile(f"the learner's weights cannot be read: {error}", where, older) from None
+        except WeightsRefused as error:
+            raise CorruptFile(f"the learner's weights do not fit: {error.what}", where, older) from None
         self.optimiser.check(state["optimiser"])
 
     def load(self, state: Mapping[str, Any]) -> None:

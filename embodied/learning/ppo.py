@@ -1,4 +1,4 @@
-"""Proximal policy optimisation on segments of the present policy."""
+"""Proximal policy optimisation on segments of the present policy, or of versions shortly before."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,6 +148,10 @@ class PPO(PolicyLearner):
     def state(self) -> dict[str, Any]:
         """As `Learner.state`."""
         return super().state() | ({"reference": self.reference.state()} if self.reference else {})
+
+    @property
+    def parts(self) -> set[str]:
+        return super().parts | ({"reference"} if self.reference else set())
 
     def load(self, state: Mapping[str, Any]) -> None:
         """As `Learner.load`."""

@@ -101,6 +101,12 @@ def test_state_of_something_else_is_refused():
         learner.load(other.state() | {"algorithm": "bc"})
     with pytest.raises(CorruptFile, match="no generator"):
         learner.load({name: value for name, value in learner.state().items() if name != "generator"})
+    state = learner.state()
+    for damaged in ({}, state["model"] | {"log_std": torch.full((2,), torch.nan)}):
+        with pytest.raises(CorruptFile, match="weights do not fit"):
+            learner.load(state | {"model": damaged})
+    with pytest.raises(CorruptFile, match="weights cannot be read"):
+        learner.load(state | {"model": {"log_std": 3}})
     assert all(np.array_equal(before[name], array) for name, array in learner.tensors().items())
 
 

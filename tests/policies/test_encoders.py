@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from embodied.errors import ConfigError
 from policies.encoders import (
     Convolutions,
     Critic,
@@ -107,4 +108,15 @@ def test_a_head_begins_near_zero_and_a_critic_stops_gradients():
     assert critic(features).shape == (4,) and not critic.privileged
     critic(features).sum().backward()
     assert features.grad is None
-    assert Critic(5, 20, (8,), generator()).privileged
+    own = Critic(5, 20, (8,), generator())
+    numbers = torch.randn(4, 5, generator=generator(1))
+    given = {"state": numbers[:, :3], "critic": numbers[:, 3:]}
+    assert own.privileged and torch.equal(own.own_view(given), own(numbers))
+    assert own.own_view({"state": numbers[:, :3]}).isnan().tolist() == [True] * 4
+
+
+def test_channels_that_do_not_divide_into_groups_are_refused():
+    for channels in ((7, 31), (16, 32, 48), (64, 160)):
+        Convolutions(channels)
+    with pytest.raises(ConfigError, match="50 channels"):
+        Convolutions((16, 50))
