@@ -100,13 +100,11 @@ class FiLMNetwork(PolicyNetwork):
             self.log_std.fill_(math.log(std))
 
     def _value(self, inputs: Inputs, features: Tensor | None) -> Tensor:
-        if not self.critic.privileged:
-            with torch.no_grad():
-                features = self.features(inputs) if features is None else features
-            return self.critic(features)
-        if "critic" not in inputs:
-            return torch.full((len(inputs["state"]),), math.nan, device=self.device)
-        return self.critic(torch.cat([inputs["state"], inputs["critic"]], dim=1))
+        if self.critic.privileged:
+            return self.critic.own_view(inputs)
+        with torch.no_grad():
+            features = self.features(inputs) if features is None else features
+        return self.critic(features)
 
     def _log_prob(self, raw_mean: Tensor, actions: Tensor) -> Tensor:
         return gaussian_log_prob(actions / self.action_scale, raw_mean, self.log_std)

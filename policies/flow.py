@@ -143,15 +143,13 @@ class FlowNetwork(PolicyNetwork):
         return self.expert(x[:, None], time[None], memory, there)[:, 0]
 
     def _value(self, inputs: Inputs, tokens: Tensor | None, there: Tensor | None) -> Tensor:
-        if not self.critic.privileged:
-            if tokens is None or there is None:
-                with torch.no_grad():
-                    layers, there = self.reader(inputs)
-                tokens = layers[-1]
-            return self.critic(masked_average(tokens, there))
-        if "critic" not in inputs:
-            return torch.full((len(inputs["state"]),), math.nan, device=self.device)
-        return self.critic(torch.cat([inputs["state"], inputs["critic"]], dim=1))
+        if self.critic.privileged:
+            return self.critic.own_view(inputs)
+        if tokens is None or there is None:
+            with torch.no_grad():
+                layers, there = self.reader(inputs)
+            tokens = layers[-1]
+        return self.critic(masked_average(tokens, there))
 
 
 class FlowPolicy(TorchPolicy):
@@ -214,10 +212,11 @@ class FlowPolicy(TorchPolicy):
         if not senses.observations:
             raise SpecMismatch(f"policy {name} reads nothing", "spec", "give policy.state, such as [joint_pos]")
         scale = action_scales(agent)
-        network = FlowNetwork(
-            senses, chunk, scale, channels, grid, width, layers, heads, expert_width, critic_hidden, steps, noise,
-            times, seed,
-        )  # fmt: skip
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw from its global generator, before ours do
+            network = FlowNetwork(
+                senses, chunk, scale, channels, grid, width, layers, heads, expert_width, critic_hidden, steps, noise,
+                times, seed,
+            )  # fmt: skip
         extra = {
             "kind": "flow", "channels": list(channels), "grid": grid, "width": width, "layers": layers, "heads": heads,
             "expert_width": expert_width, "steps": steps, "noise": noise, "action_scale": scale,

@@ -51,7 +51,8 @@ class PolicyNetwork(nn.Module):
     """A network, its normaliser and its action scale; all of it is a version of the policy.
 
     K is the actions of a chunk, D the numbers of an action. The network's own ("raw") actions are physical ones divided
-    by `action_scale`; log-probabilities are densities of raw actions, or probabilities of tokens.
+    by `action_scale`; log-probabilities are those of tokens, or log densities of raw actions or of their
+    denoising.
 
     Args:
         chunk: K.

@@ -1,7 +1,6 @@
 """A vision-language-action policy whose actions are words: a Qwen2 decoder reads pictures, the instruction and the
 robot's state as embeddings, and says one token per number of the chunk (RT-2, Brohan et al. 2023, arXiv:2307.15818)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -189,13 +188,11 @@ class TokenNetwork(PolicyNetwork):
         return numbers.view(-1, self.chunk, self.action_dim)
 
     def _value(self, inputs: Inputs, prompt: Tensor | None) -> Tensor:
-        if not self.critic.privileged:
-            with torch.no_grad():
-                prompt = self.prompt(inputs) if prompt is None else prompt
-            return self.critic(prompt.mean(1))
-        if "critic" not in inputs:
-            return torch.full((len(inputs["state"]),), math.nan, device=self.device)
-        return self.critic(torch.cat([inputs["state"], inputs["critic"]], dim=1))
+        if self.critic.privileged:
+            return self.critic.own_view(inputs)
+        with torch.no_grad():
+            prompt = self.prompt(inputs) if prompt is None else prompt
+        return self.critic(prompt.mean(1))
 
 
 def _decoder_config(sizes: Sizes, positions: int) -> Qwen2Config:

@@ -73,9 +73,9 @@ def test_rows_give_the_same_bits_in_any_batch_and_place(mode: Any):
 
 
 def test_noise_comes_from_the_keys_alone():
-    policy, observation = make_policy(), observe(5)
     torch.manual_seed(0)
     state = torch.get_rng_state()
+    policy, observation = make_policy(), observe(5)
     first, again, other = (policy.act(observation, observation.rows.noise_keys(seed), "sample") for seed in (0, 0, 1))
     assert torch.equal(state, torch.get_rng_state())
     assert_same_rows(first, again, slice(None))

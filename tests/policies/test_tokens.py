@@ -193,6 +193,16 @@ def test_a_version_round_trips_exactly():
         theirs.load(tensors)
 
 
+def test_a_second_fit_after_load_equals_one_without():
+    config, episodes = BCConfig(steps=2, batch=8), [demonstration(9, 0)]
+    learner, resumed = (BehaviourCloning(make_policy(seed), config) for seed in (0, 1))
+    learner.fit(episodes)
+    resumed.load(learner.state())
+    assert learner.fit(episodes) == resumed.fit(episodes)
+    ours, theirs = learner.tensors(), resumed.tensors()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
 def test_cloning_lowers_the_loss():
     learner = BehaviourCloning(make_policy(), BCConfig(steps=25, batch=16, lr=3e-3))
     metrics = learner.fit([demonstration(16, seed) for seed in range(3)])
