@@ -14,7 +14,7 @@ from embodied.errors import ConfigError, SpecMismatch
 from embodied.spec import AgentSpec
 from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, seeded_
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.network import Decided, Inputs, Judged, PolicyNetwork, check_chunk
 from policies.nn import gaussian_entropy, gaussian_log_prob
 from policies.senses import Senses, action_scales
 from policies.torch_policy import TorchPolicy
@@ -153,9 +153,7 @@ class FiLMPolicy(TorchPolicy):
         for what, numbers in sizes.items():
             if not numbers or min(numbers) < 1:
                 raise ConfigError(f"{what} {list(numbers)}", f"policy.{what}", "give whole numbers above zero")
-        if chunk < 1 or not 0 <= execute <= chunk:
-            fix = "give chunk >= 1 and execute <= chunk, 0 for all of it"
-            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", fix)
+        check_chunk(chunk, execute)
         if width % HEADS:
             raise ConfigError(f"width {width}", "policy.width", f"give a multiple of {HEADS}, the words' heads")
         if not init_std > 0:

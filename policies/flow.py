@@ -31,7 +31,7 @@ from policies.denoising import (
 from policies.encoders import Critic, masked_average, seeded_
 from policies.expert import Expert, Memory, Reader
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.network import Decided, Inputs, Judged, PolicyNetwork, check_chunk
 from policies.nn import gaussian_log_prob
 from policies.senses import Senses, action_scales
 from policies.torch_policy import TorchPolicy
@@ -195,8 +195,7 @@ class FlowPolicy(TorchPolicy):
         times: int = 4,
         seed: int = 0,
     ) -> None:
-        if chunk < 1 or not 0 <= execute <= chunk:
-            raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", "give chunk >= 1, execute <= chunk")
+        check_chunk(chunk, execute)
         if not channels or min(*channels, layers, heads, times) < 1:
             what = f"channels {list(channels)}, layers {layers}, heads {heads}, times {times}"
             raise ConfigError(what, "policy", "give sizes above zero")

@@ -8,6 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from embodied.errors import ConfigError
+
+MAX_CHUNK = 1024
 INPUT_LIMIT = 10.0  # a stream that was constant while the normaliser learned must not blow up later
 
 Inputs = dict[str, Tensor]
@@ -45,6 +48,14 @@ class Judged:
     log_probs: Tensor
     values: Tensor
     entropy: Tensor
+
+
+def check_chunk(chunk: int, execute: int) -> None:
+    """Raise a `ConfigError` unless chunks may have so many actions, and so many of them may be executed; 0 for all."""
+    whole = type(chunk) is int and type(execute) is int
+    if not whole or not 1 <= chunk <= MAX_CHUNK or not 0 <= execute <= chunk:
+        fix = f"give chunk 1 to {MAX_CHUNK}, and execute up to chunk, 0 for all of it"
+        raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", fix)
 
 
 class PolicyNetwork(nn.Module):

@@ -44,14 +44,15 @@ class Senses:
         words: Words | None = None,
         critic: Sequence[str] = (),
     ) -> Self:
-        """The streams of these names; `pictures` None takes every picture that the body offers.
+        """The streams of these names, or of one name; `pictures` None takes every picture that the body offers.
 
         Raises:
             SpecMismatch: The body does not offer one, or it is of another kind.
         """
         offered = {stream.name: stream for stream in agent.observations}
 
-        def take(names: Sequence[str], kind: str, dtype: str, dims: int | None) -> Streams:
+        def take(given: Sequence[str], kind: str, dtype: str, dims: int | None) -> Streams:
+            names = [given] if isinstance(given, str) else given
             for name in names:
                 if name not in offered:
                     what = f"the policy's {kind} names {name}, which the body does not offer"

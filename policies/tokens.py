@@ -20,13 +20,13 @@ from policies import bins as binned
 from policies.encoders import Critic, seeded_
 from policies.lora import adapt, fingerprint, frozen, lora_of, merged
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.network import Decided, Inputs, Judged, PolicyNetwork, check_chunk
 from policies.prompts import InstructionTokens, PictureTokens
 from policies.senses import Senses, action_scales
 from policies.torch_policy import TorchPolicy
 from policies.words import words_of
 
-SIZES_FIX = "give sizes above zero, bins >= 2, width a multiple of 2 * heads, heads of kv_heads, execute <= chunk"
+SIZES_FIX = "give sizes above zero, bins >= 2, width a multiple of 2 * heads, heads of kv_heads"
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,9 @@ class TokenPolicy(TorchPolicy):
         block: int = 16,
         seed: int = 0,
     ) -> None:
-        if chunk < 1 or not 0 <= execute <= chunk or block < 1:
-            raise ConfigError(f"chunk {chunk}, execute {execute}, block {block}", "policy", SIZES_FIX)
+        check_chunk(chunk, execute)
+        if block < 1:
+            raise ConfigError(f"block {block}", "policy.block", "give 1 or more rows")
         sizes = Sizes(
             bins,
             width,
@@ -275,6 +276,8 @@ class TokenPolicy(TorchPolicy):
         senses = Senses.choose(agent, state, pictures, instruction, words_of(words), critic)
         if not senses.pictures:
             raise SpecMismatch(f"policy {name} finds no picture", "spec", "give body.cameras, such as [front]")
+        if not senses.words:
+            raise SpecMismatch(f"policy {name} reads no instruction", "policy.instruction", "name the stream of one")
         scale = action_scales(agent)
         network = self.network_type(senses, chunk, scale, sizes, seed)
         extra = {"kind": "tokens", **sizes.identity, "action_scale": scale}

@@ -211,7 +211,7 @@ def test_the_spec_tells_policies_apart_that_sample_differently():
 @pytest.mark.parametrize(
     "config",
     [{"widht": 8}, {"width": 18}, {"heads": 3}, {"steps": 1}, {"noise": 0.0}, {"noise": math.nan}, {"execute": 4},
-     {"chunk": 0, "execute": 0}, {"layers": 0}, {"times": 0}, {"channels": []}],
+     {"chunk": 0, "execute": 0}, {"chunk": 2.5}, {"chunk": 10**9}, {"layers": 0}, {"times": 0}, {"channels": []}],
 )  # fmt: skip
 def test_a_wrong_config_is_refused(config: dict[str, Any]):
     with pytest.raises(ConfigError):

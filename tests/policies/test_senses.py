@@ -16,6 +16,7 @@ def test_all_pictures_are_taken_unless_named():
     assert [s.name for s in Senses.choose(more, pictures=["wrist"], instruction=None).pictures] == ["wrist"]
     senses = Senses.choose(more, ["position"], [], critic=["goal"])
     assert [s.name for s in senses.observations] == ["position", "instruction"]
+    assert Senses.choose(more, "position", [], critic="goal").names == senses.names
     assert senses.names == ["position", "instruction", "goal"]
     assert senses.sizes == (2, 2)
     assert senses.identity == {"critic": ["goal"], "tokenizer": Words().name}

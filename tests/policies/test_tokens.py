@@ -232,7 +232,7 @@ def test_without_state_pictures_and_words_decide():
 @pytest.mark.parametrize(
     "config",
     [{"bin": 9}, {"bins": 1}, {"width": 18}, {"heads": 2, "kv_heads": 3}, {"layers": 0}, {"channels": []}, {"chunk": 0},
-     {"execute": 3}, {"block": 0}, {"word_tokens": 0}, {"words": {"size": 3}}, {"lora": {"rank": 0}},
+     {"chunk": 2.5}, {"execute": 3}, {"block": 0}, {"word_tokens": 0}, {"words": {"size": 3}}, {"lora": {"rank": 0}},
      {"lora": {"rang": 4}}, {"lora": {"targets": ["q_prj"]}}],
 )  # fmt: skip
 def test_a_wrong_config_is_refused(config: dict[str, Any]):
@@ -243,6 +243,8 @@ def test_a_wrong_config_is_refused(config: dict[str, Any]):
 def test_what_it_cannot_read_is_refused_by_name():
     with pytest.raises(SpecMismatch, match="finds no picture"):
         build(AgentSpec(AGENT.observations[::2], AGENT.actions), name="p", **SMALL)
+    with pytest.raises(SpecMismatch, match="reads no instruction"):
+        build(AGENT, name="p", **SMALL, instruction=None)
     policy, observation = make_policy(), observe(3)
     observation.streams["instruction"][1] = 0
     with pytest.raises(DataError, match="row 1"):
