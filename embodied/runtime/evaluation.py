@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.client import LocalClient, PolicyClient, RemoteClient
-from embodied.errors import UserError
+from embodied.errors import ConfigError, UserError
 from embodied.monitor.stats import wilson
 from embodied.rollout.body import Body
 from embodied.runtime.comparison import compare
 from embodied.runtime.eval_settings import EvalSettings, Planned, plan
 from embodied.runtime.failures import check_camera, write_failures
-from embodied.runtime.measuring import AGENT, Cell, measure, split_of
-from embodied.runtime.parts import make_body, make_client, make_policy
+from embodied.runtime.measuring import AGENT, Cell, body_under, measure, split_of, under
+from embodied.runtime.parts import make_client, make_policy
 from embodied.runtime.published import load_policy
 from embodied.runtime.run_folder import resolve
 from embodied.serving.host import PolicyHost
@@ -153,13 +153,16 @@ def _check(cells: Sequence[Planned], policies: Sequence[Measured], settings: Eva
     """Raise `UserError` before anything is played if a cell cannot be."""
     for planned in cells:
         if settings.videos:
-            check_camera(split_of(planned.split, planned.task, {})[0], settings.camera)
+            try:
+                check_camera(split_of(planned.split, planned.task, {})[0], settings.camera)
+            except ConfigError as error:
+                raise under(planned.split, planned.task, {}, error) from None
     if len(cells) * len(policies) == 1:
         return  # it is measured at once
     for planned in cells:
         for policy in policies:
-            task, body = split_of(planned.split, planned.task, _body(policy, settings))
-            policy.client.hello(_probe(task, body, stack).spec, AGENT)
+            offered = _probe(planned.split, planned.task, _body(policy, settings), stack).spec
+            policy.client.hello(offered, AGENT)
 
 
 def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack) -> list[Measured]:
@@ -201,8 +204,7 @@ def _given(settings: EvalSettings, stack: ExitStack) -> Measured:
     client: PolicyClient
     if settings.serve.address == "inline":
         split = settings.splits[0] if settings.splits else None
-        task, body = split_of(split, settings.task, settings.body)
-        offered = _probe(task, body, stack).spec
+        offered = _probe(split, settings.task, settings.body, stack).spec
         client = LocalClient(PolicyHost(make_policy(settings.policy, offered, seed=0)))
     else:
         client = RemoteClient(settings.serve.address, settings.serve.timeout_s, settings.serve.keys)
@@ -215,9 +217,9 @@ def _body(policy: Measured, settings: EvalSettings) -> dict[str, Any]:
     return policy.body | ({"num_threads": settings.threads} if settings.threads else {})
 
 
-def _probe(task: Mapping[str, Any], body: Mapping[str, Any], stack: ExitStack) -> Body:
+def _probe(split: str | None, task: Mapping[str, Any], body: Mapping[str, Any], stack: ExitStack) -> Body:
     """One body, kept to the end: those in workers share them."""
-    made = make_body(dict(task), dict(body), 1, 0, autoreset=False)
+    made = body_under(split, task, body, 1, 0)
     stack.callback(made.close)
     return made
 

@@ -30,7 +30,7 @@ from embodied.runtime.build import build, require_parts, resolve
 from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, stored
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.pretrained import read_weights
-from embodied.runtime.protocol import check_protocol, keep_clone
+from embodied.runtime.protocol import check_clone, check_protocol, keep_clone
 from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
 from embodied.weights.pointers import Held
@@ -83,6 +83,9 @@ class InlineRun:
                 self.cloner, normaliser = cloner, cloner.normaliser
             self.learner = build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser)
         if settings.compare.split is not None:
+            if self.learner is None:
+                what, fix = "nothing comes after this clone to compare it with", "give compare.split=null, or algo=ppo"
+                raise ConfigError(what, "compare.split", fix)
             check_protocol(settings)
         self.reward = build(settings.reward, "reward", self.body.spec.task, settings.task.get("reward", "dense"))
         require_parts(self.reward, settings.reward, "reward", "score")
@@ -346,6 +349,8 @@ class InlineRun:
             held: The hold after a rollback that asked for this checkpoint.
         """
         state = saved.state
+        if state["warm"] and self.settings.compare.split is not None:
+            check_clone(self.folder)
         self.trained.load(saved.learner["learner"])
         self.actor.load(saved.learner["actor"])
         self.assembler.load(saved.learner["assembler"])

@@ -146,10 +146,9 @@ def measure(
         failures: How many of the first failing episodes to keep in `Cell.failed`.
 
     Raises:
-        ConfigError: As `split_of` and `make_body`; seeds that are none, or twice the same.
+        ConfigError: As `body_under`; seeds that are none, or twice the same.
         SpecMismatch: The policy does not fit the body; names the stream.
     """
-    task, body = split_of(split, task, body)
     wanted = np.atleast_1d(np.asarray(seeds)).astype(np.int64)
     if not wanted.size or len(np.unique(wanted)) < len(wanted) or batch < 1:
         raise ConfigError(f"{wanted.size} seeds, {batch} at once", "seeds", "give each seed once, and 1 or more bodies")
@@ -161,7 +160,7 @@ def measure(
         for some in np.array_split(wanted, -(-len(wanted) // batch)):
             if made is None or made.num_bodies != len(some):
                 # The old ones go after the new ones came, so that bodies in workers keep them.
-                old, made = made, make_body(dict(task), dict(body), len(some), seed, autoreset=False)
+                old, made = made, body_under(split, task, body, len(some), seed)
                 if old is not None:
                     old.close()
                 client.hello(made.spec, AGENT)
@@ -216,6 +215,28 @@ def split_of(
         if group not in ("task", "body") or not isinstance(values, dict | None):
             raise ConfigError(f"a split holds no {group!r}", str(path), "give mappings under task and body only")
     return _merged(task, groups.get("task") or {}), _merged(body, groups.get("body") or {})
+
+
+def body_under(split: str | None, task: Mapping[str, Any], body: Mapping[str, Any], num_envs: int, seed: int) -> Body:
+    """Bodies that stay where they end, of a task under a split.
+
+    Raises:
+        ConfigError: As `split_of` and `make_body`; names the split where the task or body lacks what it changes.
+    """
+    changed_task, changed_body = split_of(split, task, body)
+    try:
+        return make_body(changed_task, changed_body, num_envs, seed, autoreset=False)
+    except ConfigError as error:
+        raise under(split, task, body, error) from None
+
+
+def under(split: str | None, task: Mapping[str, Any], body: Mapping[str, Any], error: ConfigError) -> ConfigError:
+    """The error, with the split's name where it is about a key that the split changes."""
+    pairs = zip((task, body), split_of(split, task, body), strict=True)
+    changed = {key for own, made in pairs for key in made if made[key] != own.get(key)}
+    if changed.isdisjoint(error.where.split(".")[1:2]):
+        return error
+    return ConfigError(f"split {split} does not fit: {error.what}", error.where, "leave this split out")
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

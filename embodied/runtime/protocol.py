@@ -5,6 +5,7 @@ the run began with; of a clone that was given, from the same demonstrations, the
 run's last version; and of that version where the instruction names something else than what is judged.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.client import LocalClient, PolicyClient
+from embodied.errors import ConfigError, nearest
 from embodied.files import atomic_dir, remove
 from embodied.learning.bc import BehaviourCloning
 from embodied.runtime.build import build
 from embodied.runtime.comparison import compare
 from embodied.runtime.demonstrations import EPISODES, stored
-from embodied.runtime.measuring import Cell, measure, split_of
-from embodied.runtime.parts import make_body, make_policy
+from embodied.runtime.measuring import Cell, body_under, measure, split_names
+from embodied.runtime.parts import make_policy
 from embodied.runtime.settings import Settings
 from embodied.serving.host import PolicyHost
 from embodied.weights.tensors import read_tensors, write_tensors
@@ -120,9 +122,17 @@ def check_protocol(settings: Settings) -> None:
     Raises:
         ConfigError: There is no such split, or the task cannot do what it asks for.
     """
-    for name in (settings.compare.split, settings.compare.wrong):
-        task, body = split_of(name, settings.task, settings.body)
-        make_body(task, body, 1, settings.seed).close()
+    for key, name in (("compare.split", settings.compare.split), ("compare.wrong", settings.compare.wrong)):
+        if name not in split_names():
+            raise ConfigError(f"no split is called {name!r}", key, nearest(str(name), split_names()))
+        body_under(name, settings.task, settings.body, 1, settings.seed).close()
+
+
+def check_clone(folder: Path) -> None:
+    """Raise a `ConfigError` unless a run that goes on has kept its clone."""
+    if not (folder / CLONE / FILE).is_file():
+        what, fix = "this run kept no clone to compare with", "give compare.split=null, or start a new run"
+        raise ConfigError(what, "compare.split", fix)
 
 
 def keep_clone(folder: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -138,8 +148,10 @@ def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
     assert isinstance(policy, TorchPolicy)
     config = {**begin.clone, "steps": NEVER, "seconds": seconds}
     cloner: BehaviourCloning = build(config, "warm_start.clone", policy, seed=settings.seed)
-    source = Path(begin.episodes) if begin.episodes is not None else run.folder / EPISODES
-    cloner.fit(stored(source, policy, begin.demonstrations, begin.memory_gb * 1e9, run.progress.say))
+    source, limit = run.folder / EPISODES, math.inf  # the run held its own before
+    if begin.episodes is not None:
+        source, limit = Path(begin.episodes), begin.memory_gb * 1e9
+    cloner.fit(stored(source, policy, begin.demonstrations, limit, run.progress.say))
     return _serve(run, cloner.tensors())
 
 

@@ -37,12 +37,12 @@ def report(run: InlineRun) -> str:
         infrastructure_faults=run.body.faults,
         origin=run.origin,
     )
+    write_summary(run.folder, summary)
     if run.settings.compare.split is not None:
         protocol = follow_protocol(run, trained_s)
         for text in protocol.lines():
             run.progress.say(text)
-        summary["protocol"] = protocol.to_dict()
-    write_summary(run.folder, summary)
+        write_summary(run.folder, summary | {"protocol": protocol.to_dict()})
     run.progress.update(phase="plot and video")
     if note := plot_success(run.folder, f"{summary['task']}, seed {summary['seed']}", settings.target):
         run.progress.say(note)

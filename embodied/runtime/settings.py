@@ -217,6 +217,10 @@ class Settings:
         require(bool(self.runs), "runs", repr(self.runs), "give a folder")
         clones = self.compare.split is None or self.warm_start.clones
         require(clones, "compare.split", self.compare.split, "give warm_start.demonstrations, or null")
+        if self.compare.split is not None and self.warm_start.episodes is None:
+            stays = not {"demonstration", "success", "all"}.isdisjoint(self.episodes.keep)
+            fix = "add demonstration: at the end they are cloned again, for compare.split"
+            require(stays, "episodes.keep", list(self.episodes.keep), fix)
 
 
 T = TypeVar("T")
@@ -262,7 +266,7 @@ def saved_config(folder: Path) -> DictConfig:
     return config
 
 
-START_ONLY = ("name", "experiment", "seed")
+START_ONLY = ("name", "experiment", "seed", "warm_start.weights", "warm_start.episodes")
 ELSEWHERE = {"randomise": "body.randomise"}
 """Config groups whose settings are not under their own name."""
 

@@ -72,6 +72,8 @@ def test_two_versions_on_the_same_episodes(runs, capsys):
         (["splits=[colour]"], "did you mean colours"),
         (["tasks=[reach_colour]"], "did you mean reach_color"),
         (["splits=[seen,seen]"], "name each once"),
+        (["tasks=lift_cube", "splits=[wrong_instruction]"], "split wrong_instruction does not fit: task lift_cube"),
+        (["tasks=lift_cube", "splits=[wrong_instruction]", "videos=1"], "split wrong_instruction does not fit"),
         (["tasks=[reach_color,lift_cube]"], "needs stream red_pos"),
         (["tasks=reach_color", "splits=[wrong_instruction]", "videos=1", "camera=frnt"], "did you mean front"),
         (["episodes=0"], "choose 1 to 65536"),

@@ -99,6 +99,10 @@ def test_what_cannot_be_measured_is_one_line(noisy, film):
             measure(*noisy, TASK, BODY, None, seeds, 0)
     with pytest.raises(ConfigError, match="did you mean colours"):
         measure(*noisy, TASK, BODY, "colors", [0], 0)
+    with pytest.raises(ConfigError, match=r"split wrong_instruction does not fit.* 'said' \(task.said\): leave"):
+        measure(*noisy, {"name": "lift_cube"}, BODY, "wrong_instruction", [0], 0)
+    with pytest.raises(ConfigError, match=r"^task reach_color has no option 'sed'"):
+        measure(*noisy, TASK | {"sed": 1}, BODY, "wrong_instruction", [0], 0)
 
 
 def test_splits_merge_into_task_and_body():

@@ -70,6 +70,8 @@ def test_a_resumed_run_takes_only_what_is_given_anew(tmp_path: Path) -> None:
         ("seed=4", "keeps its seed"),
         ("name=b", "keeps its name"),
         ("experiment=lift_rl", "keeps its exp"),
+        ("warm_start.weights=b", "keeps its warm_start.weights"),
+        ("warm_start.episodes=latest", "keeps its warm_start.episodes"),
         ("~rollout.steps", "removed"),
     ):
         with pytest.raises(ConfigError, match=said):
