@@ -91,18 +91,25 @@ def check_groups(arguments: Sequence[str], config: DictConfig) -> None:
             raise ConfigError(f"{key} is for run=null: a run has its own", word, "add run=null, or leave it out")
 
 
+_SPLITS = {"train": "compare.split", "eval": "splits"}
+
+
 def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
     """Print the help of a command whose keys are `configs/<name>.yaml` if it is asked for; says whether it was."""
     if not {"-h", "--help"} & set(arguments):
         return False
     print(text)
     config = compose_config(name, [])
-    if name == "train":
+    known = groups()
+    grouped = [str(key) for key in config if str(key) in known]
+    extra = {"train": ["experiment", "randomise"]}.get(name, [])
+    if grouped:
         print("Groups, and what can be chosen for each:")
-        for group, options in groups().items():
-            print(f"  {group:<11} {', '.join(options)}")
+        for group in sorted([*grouped, *extra]):
+            print(f"  {group:<11} {', '.join(known[group])}")
         print()
-    grouped = [str(key) for key in config if str(key) in groups()]
+    if name in _SPLITS:
+        print(f"Splits, for {_SPLITS[name]}: {', '.join(known['split'])}\n")
     text = (FOLDER / f"{name}.yaml").read_text().partition("_self_")[2].replace("  - experiment: null\n", "")
     print("Keys and their defaults:")
     print("\n".join(f"  {line}" for line in text.strip().splitlines()))

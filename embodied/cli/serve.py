@@ -14,6 +14,7 @@ batches. SIGTERM drains it.
   embodied serve run=latest address=ipc:///tmp/policy
   embodied serve run=latest openpi=127.0.0.1:8000 groot=127.0.0.1:5557 embodiment=libero    openpi's, GR00T's clients
   embodied serve run=latest address=tcp://0.0.0.0:5555 keys=keys http=127.0.0.1:8080        `embodied keys create keys`
+  embodied serve run=latest engine=vllm        a token policy, decoded by vLLM: `make peer-vllm` once
   embodied serve 'policies={left: run-a, right: run-b}'                                     several, by name
   embodied serve run=null task=reach weights=served    an untrained policy, for a run that pushes to it:
   embodied train task=reach serve=remote serve.address=ipc:///tmp/embodied-policy

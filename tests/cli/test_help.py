@@ -1,0 +1,21 @@
+"""What `--help` lists: every key of a command, and what can be chosen for its groups."""
+
+import pytest
+
+from embodied.cli.compose import compose_config, groups, show_help
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "serve", "play"])
+def test_every_key_is_listed_and_no_group_that_cannot_be_chosen(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_help(["--help"], "", command)
+    shown = capsys.readouterr().out
+    config = compose_config(command, [])
+    for key in config:
+        assert f"  {key}:" in shown, key
+    chosen = shown.partition("Groups, and what can be chosen for each:\n")[2].partition("\n\n")[0].splitlines()
+    for line in chosen:
+        group, first = line.split()[0], line.split()[1].rstrip(",")
+        compose_config(command, [f"{group}={first}"])
+        assert groups()[group]
