@@ -18,7 +18,6 @@ _INT32_ROWS = ("body", "scene", "agent", "seq")
 _TEXT = 2000
 _STORED = "stored/"
 _FORMS = 256
-_STORED = "stored/"
 
 _forms: set[tuple[Any, ...]] = set()
 """Names, dtypes and shapes of action chunks that were found right."""
