@@ -35,6 +35,8 @@ class FiLMNetwork(PolicyNetwork):
         seed: Draws the weights.
     """
 
+    critic: Critic
+
     def __init__(
         self,
         senses: Senses,

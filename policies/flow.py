@@ -59,6 +59,7 @@ class FlowNetwork(PolicyNetwork):
         seed: Draws the weights.
     """
 
+    critic: Critic
     times: Tensor
     levels: Tensor
 

@@ -85,6 +85,8 @@ class TokenNetwork(PolicyNetwork):
         clone_std: Raw units by which demonstrated numbers are blurred for cloning; what the clone explores with.
     """
 
+    critic: Critic
+
     def __init__(self, senses: Senses, chunk: int, scale: Sequence[float], sizes: Sizes, seed: int) -> None:
         numbers, own = senses.sizes
         super().__init__(chunk, scale, numbers + own, numbers)
