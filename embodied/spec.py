@@ -192,6 +192,7 @@ class PolicySpec:
         extra: What else identifies the policy (network sizes, tokenizer); compared when a checkpoint is loaded.
         stored: What a sampled decision carries beside its actions for a learner to judge it by, such as the path of a
             denoising; one array per decision.
+        critic: Streams that only the critic reads, in training; who asks the policy to act need not have them.
     """
 
     name: str
@@ -200,6 +201,12 @@ class PolicySpec:
     execute: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     stored: Streams = ()
+    critic: Streams = ()
+
+    @property
+    def whole_agent(self) -> AgentSpec:
+        """What the policy is built from: its agent, with the streams that only its critic reads."""
+        return AgentSpec((*self.agent.observations, *self.critic), self.agent.actions)
 
     def check_body(self, body: BodySpec, agent: str = "robot") -> None:
         """Raise `SpecMismatch` unless this policy can drive `agent` of `body`."""
@@ -224,7 +231,11 @@ class PolicySpec:
             "chunk": self.chunk,
             "execute": self.execute,
             "extra": json.loads(json.dumps(dict(self.extra))),
-            **({"stored": json.loads(json.dumps([asdict(s) for s in self.stored]))} if self.stored else {}),
+            **{
+                name: json.loads(json.dumps([asdict(s) for s in streams]))
+                for name, streams in (("stored", self.stored), ("critic", self.critic))
+                if streams
+            },
         }
 
     @classmethod
@@ -236,7 +247,10 @@ class PolicySpec:
                 int(data["chunk"]),
                 int(data["execute"]),
                 dict(data["extra"]),
-                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data.get("stored", ())),
+                *(
+                    tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data.get(name, ()))
+                    for name in ("stored", "critic")
+                ),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None

@@ -94,8 +94,7 @@ class Senses:
     @property
     def identity(self) -> dict[str, Any]:
         """What of it a version of weights fits, for `PolicySpec.extra`."""
-        critic = {"critic": [s.name for s in self.critic]} if self.critic else {}
-        return critic | ({"tokenizer": self.words.name} if self.words else {})
+        return {"tokenizer": self.words.name} if self.words else {}
 
     def numbers(
         self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0, critic: bool = True

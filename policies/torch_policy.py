@@ -46,7 +46,7 @@ class TorchPolicy:
         self.senses, self.network, self.block = senses, network, block
         agent = AgentSpec(senses.observations, actions)
         extra = {**extra, **senses.identity}
-        self.spec = PolicySpec(name, agent, network.chunk, execute or network.chunk, extra, stored)
+        self.spec = PolicySpec(name, agent, network.chunk, execute or network.chunk, extra, stored, senses.critic)
 
     def flatten(self, streams: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.float32]:
         """The numbers of `rows` rows that a normaliser learns from, physical, [rows, F + C].

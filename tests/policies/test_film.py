@@ -1,5 +1,6 @@
 """The CNN-FiLM policy: the same row the same bits, noise from keys alone, and a critic that leaves the actor alone."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from embodied.data import Observation, Rows
 from embodied.errors import ConfigError, DataError, SpecMismatch, WeightsRefused
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
-from embodied.spec import AgentSpec, Stream
+from embodied.spec import AgentSpec, PolicySpec, Stream
 from policies.film import FiLMPolicy, build
 
 SMALL: dict[str, Any] = {
@@ -201,3 +202,14 @@ def test_a_version_that_does_not_fit_is_refused_by_name(damage: str):
     with pytest.raises(WeightsRefused, match=f"tensor {name}"):
         policy.load(tensors)
     assert all(np.array_equal(before[n], array) for n, array in policy.tensors().items())
+
+
+def test_its_spec_alone_makes_it_again():
+    policy = make_policy(critic=["goal"])
+    sent = PolicySpec.from_dict(json.loads(json.dumps(policy.spec.to_dict())))
+    assert [stream.name for stream in sent.critic] == ["goal"]
+    assert "goal" not in [stream.name for stream in sent.agent.observations]
+    again = make_policy(1, sent.whole_agent, critic=["goal"])
+    assert again.spec.to_dict() == policy.spec.to_dict()
+    again.load(policy.tensors())
+    assert make_policy().spec.whole_agent == make_policy().spec.agent
