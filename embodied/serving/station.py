@@ -34,7 +34,7 @@ LOCAL = Caller()
 # What each kind of message needs; None for any role.
 _ROLES = {
     "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
-    "credit": ACT, "probe": ACT, "push": PUSH, "point": ADMINISTER,
+    "credit": ACT, "probe": PUSH, "push": PUSH, "point": ADMINISTER,
 }  # fmt: skip
 
 

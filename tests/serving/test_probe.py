@@ -1,4 +1,4 @@
-"""A server shows its version, its tensors and how it sees an observation, to whoever may act."""
+"""A server shows its version, its tensors and how it sees an observation, to whoever may push."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_what_is_no_probe_is_refused() -> None:
     world.say("a", "probe", 2)
     arrays = observation_to_arrays(observation(1))
     world.say("a", "probe", 3, arrays={name: array for name, array in arrays.items() if "joint_pos" not in name})
-    ask(world, 4, caller=Caller("edge", frozenset({"push"})))
+    ask(world, 4, caller=Caller("robot", frozenset({"act"})))
     assert codes(world.hear()) == {1: "user", 2: "message", 3: "spec_mismatch", 4: "unauthorized"}
 
 
