@@ -19,7 +19,7 @@ def test_all_pictures_are_taken_unless_named():
     assert Senses.choose(more, "position", [], critic="goal").names == senses.names
     assert senses.names == ["position", "instruction", "goal"]
     assert senses.sizes == (2, 2)
-    assert senses.identity == {"critic": ["goal"], "tokenizer": Words().name}
+    assert senses.identity == {"tokenizer": Words().name}
 
 
 @pytest.mark.parametrize(

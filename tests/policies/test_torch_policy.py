@@ -63,7 +63,8 @@ def test_the_spec_names_what_weights_fit():
     spec = make_policy().spec
     assert [s.name for s in spec.agent.observations] == ["position", "front", "instruction"]
     assert (spec.chunk, spec.execute, spec.stored) == (2, 1, (PATH,))
-    assert spec.extra == {"kind": "noted", "critic": ["goal"], "tokenizer": "words/1024/16"}
+    assert spec.extra == {"kind": "noted", "tokenizer": "words/1024/16"}
+    assert [s.name for s in spec.critic] == ["goal"]
 
 
 def test_learners_read_more_than_actors_and_only_what_they_ask_for():

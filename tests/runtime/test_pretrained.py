@@ -123,7 +123,7 @@ def test_a_parameter_that_does_not_fit_is_named(tmp_path: Path, make: Make, para
         (film, {"channels": (4, 4)}, r"extra\.channels"),
         (film, {"chunk": 3}, "chunk 3"),
         (film, {"words": {"length": 8}}, r"extra\.tokenizer.*words/1024/8.*words/1024/16"),
-        (film, {"critic": ["joint_pos"]}, r"extra\.critic"),
+        (film, {"critic": ["joint_pos"]}, r"critic"),
     ],
 )
 def test_another_spec_or_tokenizer_is_refused_by_its_field(
