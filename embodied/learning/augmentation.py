@@ -27,3 +27,27 @@ def vary_words(tokens: Tensor, dropout: float, vocabulary: int, generator: torch
     shift = (torch.rand(rows, generator=generator).to(tokens.device) * (free + 1)).long()
     places = (torch.arange(length, device=tokens.device) - shift[:, None]) % length
     return torch.where(dropped, others, tokens).gather(1, places)
+
+
+def vary_pictures(pictures: Tensor, jitter: float, shift: int, generator: torch.Generator) -> Tensor:
+    """Pictures under other light and moved a little: each channel scaled (Krizhevsky et al. 2012, "ImageNet
+    classification with deep convolutional neural networks", section 4.1, has a likeness), and shifted over repeated
+    edges (Kostrikov et al. 2020, arXiv:2004.13649, section 4.1).
+
+    Args:
+        pictures: [N, H, W, 3] uint8.
+        jitter: Each channel of each picture is multiplied by a factor from [1 - jitter, 1 + jitter].
+        shift: Pixels that a picture moves at most, along each edge.
+        generator: On the CPU.
+
+    Returns:
+        [N, H, W, 3] uint8.
+    """
+    rows, height, width, channels = pictures.shape
+    device = pictures.device
+    moves = torch.randint(-shift, shift + 1, (rows, 2), generator=generator).to(device)
+    y = (torch.arange(height, device=device) + moves[:, :1]).clamp(0, height - 1)
+    x = (torch.arange(width, device=device) + moves[:, 1:]).clamp(0, width - 1)
+    moved = pictures[torch.arange(rows, device=device)[:, None, None], y[:, :, None], x[:, None, :]]
+    factors = 1.0 + jitter * (2.0 * torch.rand(rows, 1, 1, channels, generator=generator) - 1.0)
+    return (moved * factors.to(device)).round_().clamp_(0, 255).to(torch.uint8)

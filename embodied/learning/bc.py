@@ -10,11 +10,12 @@ import torch
 
 from embodied.data import Episode
 from embodied.errors import ConfigError
-from embodied.learning.augmentation import vary_words
+from embodied.learning.augmentation import vary_pictures, vary_words
 from embodied.learning.demonstrations import Demonstrations, gather
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
+from policies.network import Inputs
 from policies.torch_policy import TorchPolicy
 
 
@@ -32,6 +33,8 @@ class BCConfig:
         initial_std: Standard deviation of raw actions that the clone starts reinforcement learning with.
         word_dropout: Share of an instruction's words that others take the place of, while it begins anywhere among the
             places for words, so that the clone reads phrasings it was never shown; 0 for neither.
+        picture_jitter: Channels of a picture are multiplied by factors up to this far from 1.
+        picture_shift: Pixels by which a picture moves at most. Both 0 show pictures as they were.
         max_grad_norm: The gradient is scaled down to this norm.
         agent: Whose track of an episode to learn from.
         seed: Draws the batches.
@@ -45,6 +48,8 @@ class BCConfig:
     std_floor: float = 1e-2
     initial_std: float = 0.3
     word_dropout: float = 0.15
+    picture_jitter: float = 0.3
+    picture_shift: int = 1
     max_grad_norm: float = 1.0
     agent: str = "robot"
     seed: int = 0
@@ -56,6 +61,10 @@ class BCConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}", "algo bc", "give a number above zero")
         if not 0 <= self.word_dropout < 1:
             raise ConfigError(f"word_dropout={self.word_dropout}", "algo bc", "give a share below 1")
+        if not 0 <= self.picture_jitter <= 1:
+            raise ConfigError(f"picture_jitter={self.picture_jitter}", "algo bc", "give a number from 0 to 1")
+        if self.picture_shift < 0:
+            raise ConfigError(f"picture_shift={self.picture_shift}", "algo bc", "give 0 pixels or more")
         if self.seconds < 0:
             raise ConfigError(f"seconds={self.seconds}", "algo bc", "give 0 for no limit, or more")
 
@@ -100,7 +109,7 @@ class BehaviourCloning(PolicyLearner):
                 break
             self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * done))
             index = torch.randint(len(shown), (size,), generator=self.generator).numpy()
-            loss = self._loss(shown, index, cfg.word_dropout)
+            loss = self._loss(shown, index, varied=True)
             norms.append(self.optimiser.step(loss))
             losses.append(loss.item())
         self.fits += 1
@@ -113,14 +122,22 @@ class BehaviourCloning(PolicyLearner):
             "learner/skipped_steps": float(self.optimiser.skipped),
         }
 
-    def _loss(self, shown: Demonstrations, index: np.ndarray, word_dropout: float = 0.0) -> torch.Tensor:
+    def _loss(self, shown: Demonstrations, index: np.ndarray, varied: bool = False) -> torch.Tensor:
         inputs = self.policy.inputs({name: array[index] for name, array in shown.streams.items()}, len(index))
-        words = self.policy.senses.words
-        if word_dropout and words is not None:
-            inputs["words"] = vary_words(inputs["words"], word_dropout, words.vocabulary, self.generator)
+        if varied:
+            self._vary(inputs)
         actions = torch.from_numpy(shown.actions[index]).to(self.network.device)
         mask = torch.from_numpy(shown.mask[index]).to(self.network.device)
         return masked_mean(self.network.clone_loss(inputs, actions, self.generator), mask)
+
+    def _vary(self, inputs: Inputs) -> None:
+        cfg, senses = self.config, self.policy.senses
+        if cfg.word_dropout and senses.words is not None:
+            inputs["words"] = vary_words(inputs["words"], cfg.word_dropout, senses.words.vocabulary, self.generator)
+        if cfg.picture_jitter or cfg.picture_shift:
+            for picture in senses.pictures:
+                shown = inputs[picture.name]
+                inputs[picture.name] = vary_pictures(shown, cfg.picture_jitter, cfg.picture_shift, self.generator)
 
     @torch.no_grad()
     def _error(self, shown: Demonstrations) -> float:

@@ -1,10 +1,11 @@
-"""What cloning changes of instructions: every word is there or replaced, in its order, somewhere."""
+"""What cloning changes: every word is there or replaced, in its order, somewhere; pictures move and change light."""
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied.learning.augmentation import vary_words
+from embodied.learning.augmentation import vary_pictures, vary_words
 
 VOCABULARY = 50
 
@@ -39,3 +40,44 @@ def test_every_place_is_begun_at() -> None:
     assert all(300 < count < 500 for count in begun[:5])
     again = vary_words(tokens, 0.0, VOCABULARY, torch.Generator().manual_seed(0))
     assert torch.equal(varied, again)
+
+
+@settings(deadline=None, max_examples=40)
+@given(shift=st.integers(0, 3), jitter=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_pictures_are_shifted_and_their_channels_scaled(shift: int, jitter: float, seed: int) -> None:
+    pictures = torch.randint(0, 256, (6, 9, 7, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    varied = vary_pictures(pictures, jitter, shift, torch.Generator().manual_seed(seed))
+    assert varied.dtype == torch.uint8 and varied.shape == pictures.shape
+    for before, after in zip(pictures.numpy(), varied.numpy(), strict=True):
+        assert any(_scaled(_moved(before, dy, dx), after, jitter) for dy, dx in _moves(shift))
+
+
+def _moves(shift: int) -> list[tuple[int, int]]:
+    return [(dy, dx) for dy in range(-shift, shift + 1) for dx in range(-shift, shift + 1)]
+
+
+def _moved(picture: np.ndarray, dy: int, dx: int) -> np.ndarray:
+    height, width, _ = picture.shape
+    padded = np.pad(picture, ((3, 3), (3, 3), (0, 0)), mode="edge")
+    return padded[3 + dy : 3 + dy + height, 3 + dx : 3 + dx + width]
+
+
+def _scaled(before: np.ndarray, after: np.ndarray, jitter: float) -> bool:
+    """Whether one factor per channel, within the bounds, explains every pixel up to rounding."""
+    for channel in range(3):
+        b, a = before[..., channel].astype(float), after[..., channel].astype(float)
+        some = b > 0
+        if (a[~some] != 0).any():
+            return False
+        low = ((a - 0.51) / np.maximum(b, 1))[some].max(initial=0)
+        high = ((a + 0.51) / np.maximum(b, 1))[some & (a < 255)].min(initial=2)
+        if low > high or low > 1 + jitter + 1e-6 or high < 1 - jitter - 1e-6:
+            return False
+    return True
+
+
+def test_light_is_drawn_evenly_for_each_picture() -> None:
+    pictures = torch.full((4000, 1, 1, 3), 100, dtype=torch.uint8)
+    varied = vary_pictures(pictures, 0.5, 0, torch.Generator().manual_seed(0)).float()
+    assert abs(varied.mean() - 100) < 1 and varied.min() == 50 and varied.max() == 150
+    assert abs(torch.corrcoef(varied.view(-1, 3).T)[0, 1]) < 0.05
