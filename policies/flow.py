@@ -128,9 +128,9 @@ class FlowNetwork(PolicyNetwork):
         return self._value(inputs, None, None)
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
-        """Squared error of the velocity (Lipman et al. 2023, arXiv:2210.02747, equation 23, with straight ways), each
-        demonstration at several times and noises for one pass of the reader, as in CogACT (Li et al. 2024,
-        arXiv:2411.19650)."""
+        """Squared error of the velocity (Lipman et al. 2023, arXiv:2210.02747, equation 23, with sigma_min 0 and time
+        from noise at 1), each demonstration at several times and noises for one pass of the reader, as in CogACT (Li et
+        al. 2024, arXiv:2411.19650)."""
         shape = (len(actions), self.clone_times, *actions.shape[1:])
         noise = torch.randn(shape, generator=generator).to(self.device)
         times = draw_times(shape[:2], generator).to(self.device)

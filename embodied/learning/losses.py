@@ -45,7 +45,7 @@ def clipped_policy_loss(
     log_ratio: Tensor, mask: Tensor, advantages: Tensor, clip: float, weights: Tensor | None = None
 ) -> Tensor:
     """PPO's clipped surrogate, negated: Schulman et al. 2017 (arXiv:1707.06347), equation 7; with weights the decoupled
-    one of Hilton et al. 2022 (arXiv:2110.00641), section 3.
+    one of Hilton et al. 2022 (arXiv:2110.00641), section 2.
 
     Args:
         log_ratio, mask: From `reduce_log_ratio`.
@@ -61,11 +61,12 @@ def clipped_policy_loss(
 
 
 def value_loss(values: Tensor, returns: Tensor) -> Tensor:
-    """Half the mean squared error of values [N]: L^VF of equation 9 of Schulman et al. 2017 (arXiv:1707.06347)."""
+    """Half the mean squared error of values [N]. L^VF of equation 9 of Schulman et al. 2017 (arXiv:1707.06347) has no
+    half; a coefficient here is twice their c1."""
     return 0.5 * (values - returns).square().mean()
 
 
 def approximate_kl(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """KL(old || new) by (r - 1) - log r, unbiased and never negative: k3 of Schulman 2020, "Approximating KL
-    Divergence"."""
+    """KL(old || new) by (r - 1) - log r, unbiased where old drew the actions, and never negative: k3 of Schulman 2020,
+    "Approximating KL Divergence"."""
     return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)

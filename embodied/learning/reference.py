@@ -85,7 +85,8 @@ def reference_kl(log_probs: Tensor, reference: Tensor, executed: Tensor) -> Tens
     """KL(policy || reference) per executed number, by r - 1 - log r with r = pi_reference / pi_policy.
 
     k3 of Schulman 2020, "Approximating KL Divergence", as the penalty of GRPO (Shao et al. 2024, arXiv:2402.03300,
-    equation 4): unbiased for actions that the policy itself sampled, and never negative.
+    equation 4): unbiased for actions that the policy itself sampled, and never negative. The gradient through it is on
+    average, over such actions, that of KL(reference || policy).
 
     Args:
         log_probs, reference: [N, K, D] of the sampled actions, by the policy and by the reference.
