@@ -21,9 +21,9 @@ def denoising_times(steps: int) -> Tensor:
 def noise_levels(times: Tensor, noise: float) -> Tensor:
     """[steps] sigma_t = a sqrt(t / (1 - t)) of the stochastic equation at each step's first time; a is `noise`.
 
-    Flow-GRPO (Liu et al. 2025, arXiv:2505.05470, section 4.2); Flow-SDE of pi_RL (Chen et al. 2025, arXiv:2510.25889)
-    takes it over. It is infinite at t = 1, where both divide by 1 - t of the second step instead. No step is free of
-    noise, so that every step has a density.
+    Flow-GRPO (Liu et al. 2025, arXiv:2505.05470, section 4, at equation 9); Flow-SDE of pi_RL (Chen et al. 2025,
+    arXiv:2510.25889) takes it over. It is infinite at t = 1, where the code of both divides by 1 - t of the second step
+    instead. No step is free of noise, so that every step has a density.
     """
     first = times[:-1]
     return noise * torch.sqrt(first / (1.0 - torch.where(first == 1.0, times[1], first)))
@@ -37,8 +37,8 @@ def interpolate(actions: Tensor, noise: Tensor, time: Tensor) -> Tensor:
 def draw_times(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Times to learn velocities at: 0.001 + 0.999 B with B ~ Beta(1.5, 1), more of them near noise.
 
-    Black et al. 2024, arXiv:2410.24164, appendix B. The distribution function of Beta(a, 1) is b^a, which inverts to
-    u^(1/a).
+    Black et al. 2024, arXiv:2410.24164, appendix B, whose tau is 1 - t and s is 0.999. The distribution function of
+    Beta(a, 1) is b^a, which inverts to u^(1/a).
     """
     uniform = torch.rand(shape, generator=generator)
     return LEAST_TIME + (1.0 - LEAST_TIME) * uniform.pow(1.0 / BETA)
@@ -54,8 +54,8 @@ def sde_step(x: Tensor, velocity: Tensor, time: Tensor, following: Tensor, level
 
     dx = [v + sigma^2 / (2 t) (x + (1 - t) v)] dt + sigma dw,
 
-    whose marginals are those of dx = v dt (Flow-GRPO, arXiv:2505.05470, section 4.2; x + (1 - t) v is the noise that
-    the velocity foretells). All but `x` and `velocity` broadcast to them.
+    whose marginals are those of dx = v dt (Flow-GRPO, arXiv:2505.05470, equation 8, its step equation 9;
+    x + (1 - t) v is the noise that the velocity foretells). All but `x` and `velocity` broadcast to them.
     """
     step = time - following
     foretold = x + (1.0 - time) * velocity

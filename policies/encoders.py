@@ -103,7 +103,7 @@ def masked_average(x: Tensor, mask: Tensor) -> Tensor:
 
 class Convolutions(nn.Module):
     """Strided convolutions with group norm, whose channels words may scale and shift (FiLM, Perez et al. 2018,
-    arXiv:1709.07871, equation 2).
+    arXiv:1709.07871, equation 2, the scale predicted as its distance from 1 by their equation 3).
 
     Args:
         channels: Of each layer; each halves the picture's edges but the last.
@@ -138,8 +138,8 @@ class Convolutions(nn.Module):
 
 
 class SpatialSoftmax(nn.Module):
-    """Where in the picture each channel is active: expected coordinates in [-1, 1] (Finn et al. 2016,
-    arXiv:1509.06113, section IV-A)."""
+    """Where in the picture each channel is active: expected coordinates in [-1, 1] under a softmax over its cells
+    (Finn et al. 2016, "Deep Spatial Autoencoders for Visuomotor Learning", arXiv:1509.06113)."""
 
     def __init__(self) -> None:
         super().__init__()

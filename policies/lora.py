@@ -58,7 +58,8 @@ def lora_of(config: Mapping[str, Any] | None) -> Lora | None:
 def adapt(network: nn.Module, lora: Lora, generator: torch.Generator) -> None:
     """Put adapters into `network` that change nothing yet, and let nothing else of it be trained.
 
-    The first factor is drawn from `generator`, the second is zero, as in section 4.1 of the paper.
+    The first factor is drawn from `generator`, the second is zero, as in section 4.1 of the paper, whose first factor
+    is normal where this one is uniform, as in peft.
 
     Raises:
         ConfigError: A target names no linear layer of it.

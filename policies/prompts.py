@@ -49,8 +49,8 @@ class PictureTokens(nn.Module):
 
 
 class InstructionTokens(nn.Module):
-    """An instruction of any length as a fixed number of embeddings: learned queries attend to its words (as in Set
-    Transformer's pooling, Lee et al. 2019, arXiv:1810.00825, section 3.2).
+    """An instruction of any length as a fixed number of embeddings: learned queries attend to its words (Set
+    Transformer's pooling, Lee et al. 2019, arXiv:1810.00825, section 3.2, reduced to the attention of one head).
 
     A decoder that is given embeddings without a mask cannot tell a word from padding; so padding ends here.
 

@@ -56,7 +56,7 @@ def gae(
     lam: float,
     k: NDArray[np.int32] | None = None,
 ) -> tuple[Floats, Floats]:
-    """Generalised advantage estimation over decisions: Schulman et al. 2016 (arXiv:1506.02438), equations 11, 12, 16.
+    """Generalised advantage estimation over decisions: Schulman et al. 2016 (arXiv:1506.02438), equations 11 and 16.
 
     delta_t = r_t + gamma V(s'_t) - V(s_t);  A_t = delta_t + gamma lam A_{t+1}, where the recursion starts anew behind
     an episode's end, and where step t + 1 is not valid: its predecessor then trusts the value of where it arrived.

@@ -31,8 +31,8 @@ def vary_words(tokens: Tensor, dropout: float, vocabulary: int, generator: torch
 
 def vary_pictures(pictures: Tensor, jitter: float, shift: int, generator: torch.Generator) -> Tensor:
     """Pictures under other light and moved a little: each channel scaled (Krizhevsky et al. 2012, "ImageNet
-    classification with deep convolutional neural networks", section 4.1, has a likeness), and shifted over repeated
-    edges (Kostrikov et al. 2020, arXiv:2004.13649, section 4.1).
+    classification with deep convolutional neural networks", section 4.1, add multiples of the colours' principal
+    components instead), and shifted over repeated edges (Kostrikov et al. 2020, arXiv:2004.13649, section 4.2).
 
     Args:
         pictures: [N, H, W, 3] uint8.

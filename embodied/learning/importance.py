@@ -23,15 +23,15 @@ def importance_weights(
     veto: float = 1e-4,
 ) -> Tensor:
     """The factor w of decoupled PPO's objective: Hilton, Cobbe and Schulman 2022, "Batch size-invariance for policy
-    optimization" (arXiv:2110.00641), section 3; per token in AReaL (Fu et al. 2025, arXiv:2505.24298), equation 5.
+    optimization" (arXiv:2110.00641), section 2; per token in AReaL (Fu et al. 2025, arXiv:2505.24298), equation 5.
 
     rho = pi_prox / pi_behaviour, where pi_prox has the weights before the update.
-    `truncated`: w = min(rho, C), truncated importance sampling (Ionides 2008, "Truncated Importance Sampling", equation
-    3; against the mismatch of rollout engines: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You
-    Off-Policy RL Training").
+    `truncated`: w = min(rho, C) (Ionides 2008, "Truncated Importance Sampling", where C grows with the root of the
+    number of samples; fixed, and against the mismatch of rollout engines: Yao et al. 2025, "Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training").
     `masked`: w = rho where lo <= rho <= hi, else 0 (IcePop: Ling team 2025, "Every Step Evolves", arXiv:2510.18855).
     `none`: w = 1.
-    A decision of which any rho is below `veto` gets no weight at all under either correction.
+    A decision of which any rho is below `veto` gets no weight at all under either correction, as verl has it.
 
     Args:
         log_ratio, mask: [N, ...] log rho and what counts, from `reduce_log_ratio`.
@@ -66,8 +66,8 @@ def diagnose(log_ratio: Tensor, mask: Tensor, weights: Tensor) -> dict[str, floa
         `ratio`, mean rho. `ess`, the effective sample size (sum rho)^2 / (N sum rho^2) as a share (Kong 1992, "A note
         on importance sampling using standardized weights"). `kl`, KL(behaviour || prox) as the mean of -log rho, which
         may be negative on few samples (k1 of Schulman 2020, "Approximating KL Divergence"). `chi2`, the mean of rho^2,
-        less 1: chi-squared(prox || behaviour), the variance of rho (Owen 2013, "Monte Carlo theory, methods and
-        examples", section 9.1). `masked`, the share of what counts that has weight 0. `alerts`, how many of the first
+        less 1: chi-squared(prox || behaviour), the variance of rho, whose mean is 1 (Owen 2013, "Monte Carlo theory,
+        methods and examples"). `masked`, the share of what counts that has weight 0. `alerts`, how many of the first
         four are out of bounds: a mean outside 0.5 to 2, an ESS below 0.3, |KL| above 0.1, chi-squared above 1.
     """
     log_rho = torch.where(mask, log_ratio, 0.0).double()

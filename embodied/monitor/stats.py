@@ -40,7 +40,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """Two-sided p value of McNemar's exact test that two success rates on the same trials are equal.
 
     Pairs that differ fall either way with probability 1/2 if they are (Q. McNemar, Psychometrika 12:153, 1947), so
-    p = min(1, 2 P(X <= min(b, c))) with X binomial of b + c and 1/2 (F. Mosteller, Biometrics 8:220, 1952).
+    p = min(1, 2 P(X <= min(b, c))) with X binomial of b + c and 1/2: the exact conditional test in M. W. Fagerland,
+    S. Lydersen, P. Laake, BMC Medical Research Methodology 13:91, 2013.
 
     Args:
         only_first: Trials, b, that only the first one succeeded in.

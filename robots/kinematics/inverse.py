@@ -1,8 +1,8 @@
 """One step of inverse kinematics by damped least squares, for B postures at once.
 
 The step is n + J^T (J J^T + damping^2 I)^-1 (e - J n) with the pose error e and a pull n towards the home posture,
-which so acts in the null space only (S. R. Buss, "Introduction to Inverse Kinematics with Jacobian Transpose,
-Pseudoinverse and Damped Least Squares methods", 2009).
+which so acts in the null space only, but for the damping (S. R. Buss, "Introduction to Inverse Kinematics with
+Jacobian Transpose, Pseudoinverse and Damped Least Squares methods", 2009).
 """
 
 import numpy as np

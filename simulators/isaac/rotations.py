@@ -34,7 +34,7 @@ def multiply(p: Array, q: Array) -> Array:
 
 @njit(cache=True)
 def from_euler(angles: Array) -> Array:
-    """[n, 4] rotations about the fixed x, y and z axis in turn, by angles [n, 3] rad (Diebel 2006, section 5.6)."""
+    """[n, 4] rotations about the fixed x, y and z axis in turn, by angles [n, 3] rad (Diebel 2006, as in `math`)."""
     quat = np.empty((angles.shape[0], 4), angles.dtype)
     for i in range(angles.shape[0]):
         roll, pitch, yaw = 0.5 * angles[i, 0], 0.5 * angles[i, 1], 0.5 * angles[i, 2]

@@ -10,7 +10,8 @@ from embodied.errors import ConfigError
 
 @dataclass(frozen=True)
 class Ensembling:
-    """Temporal ensembling of Zhao et al. 2023, "Learning Fine-Grained Bimanual Manipulation" (arXiv 2304.13705).
+    """Temporal ensembling of Zhao et al. 2023, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware"
+    (arXiv:2304.13705).
 
     Attributes:
         decay: The paper's m. The larger, the more the oldest chunks weigh; 0 for the plain mean.

@@ -1,8 +1,8 @@
 """Real-time chunking by prefix: the next chunk is asked for with the actions that will be executed until it comes.
 
-Source: Black et al. 2025, real-time chunking with training-time action conditioning: the policy is given the first d
-actions as they are, d the delay in steps, and makes the rest follow them. A policy says that it can by needing the
-streams `embodied.spec.CLIENT_STREAMS`, which the client fills.
+Source: Black et al. 2025, "Training-Time Action Conditioning for Efficient Real-Time Chunking" (arXiv:2512.05964): the
+policy is given the first d actions as they are, d the delay in steps, and makes the rest follow them. A policy says
+that it can by needing the streams `embodied.spec.CLIENT_STREAMS`, which the client fills.
 """
 
 from collections.abc import Mapping
