@@ -91,13 +91,37 @@ def executed_and_valid(segment: Segment, valid: NDArray[np.bool_]) -> NDArray[np
     return mask & segment.executed
 
 
+def without_unseen(
+    segment: Segment, valid: NDArray[np.bool_], numbers: Sequence[NDArray[np.float32]]
+) -> NDArray[np.bool_]:
+    """[T, B] the steps of `valid` that may still train where observations hold NaN, as one beside a fault may.
+
+    A decision on such an observation is left out with what it executed. So is the last step that a decision executed,
+    where nobody saw what it led to: the decision then ends a step sooner, and trusts the value of where that arrived.
+
+    Args:
+        numbers: What was observed at the steps, after the last step and at the ends of episodes, [*, F + C] each.
+    """
+    at, behind, final = (np.where(np.isnan(part).any(axis=-1), 1, 0).astype(np.float32) for part in numbers)
+    if not (at.any() or behind.any() or final.any()):
+        return valid
+    at, ended = at.reshape(valid.shape), segment.terminated | segment.truncated
+    led = next_values(at, behind, segment.final_at, final, segment.terminated, segment.truncated)
+    result = valid & ((at == 0) | (segment.k != 0))
+    following = np.zeros(valid.shape[1], bool)  # whether the step behind goes on with the same chunk
+    for t in range(len(valid) - 1, -1, -1):
+        result[t] &= following & ~ended[t] | (led[t] == 0)
+        following = (segment.k[t] > 0) & result[t]
+    return result
+
+
 def assemble(
-    policy: TorchPolicy, segments: Sequence[Segment], gamma: float, lam: float
+    policy: TorchPolicy, segments: Sequence[Segment], gamma: float, lam: float, at_once: int = AT_ONCE
 ) -> tuple[Batch, NDArray[np.float32]]:
     """Decisions with their advantages, and all numbers met on the way, physical, [*, F + C].
 
     Values are those of the present critic, so that advantages are consistent for data of any age. Observations are
-    normalised as the policy does now.
+    normalised as the policy does now, `at_once` of them in one forward pass.
     """
     device = policy.network.device
     columns: dict[str, list[NDArray[Any]]] = {}
@@ -105,11 +129,12 @@ def assemble(
     flat = []
     for segment in segments:
         valid, mine = on_policy(segment), named(policy, segment)
-        executed = executed_and_valid(segment, valid)
-        train = (segment.k == 0) & executed.any(axis=2)
-        advantages, returns = _advantages(policy, segment, mine, valid, gamma, lam)
         counts = (segment.steps, segment.rewards.shape[1], len(segment.final_at))
         seen = [policy.flatten(part, count) for part, count in zip(mine, counts, strict=True)]
+        valid = without_unseen(segment, valid, seen)
+        executed = executed_and_valid(segment, valid)
+        train = (segment.k == 0) & executed.any(axis=2)
+        advantages, returns = _advantages(policy, segment, mine, valid, gamma, lam, at_once)
         rows = {"actions": segment.actions, "log_probs": segment.log_probs, "executed": executed,
                 "advantages": advantages, "returns": returns, "versions": segment.versions,
                 "numbers": seen[0].reshape(*train.shape, -1),
@@ -124,7 +149,7 @@ def assemble(
     finite = arrays["actions"].nan_to_num(0.0, 0.0, 0.0)
     arrays["actions"] = torch.where(arrays["executed"][..., None], arrays["actions"], finite)
     stored = {name.removeprefix("stored/"): arrays.pop(name) for name in list(arrays) if name.startswith("stored/")}
-    joined = {name: np.concatenate(parts) for name, parts in streams.items()}
+    joined = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in streams.items()}
     inputs = policy.inputs(joined, len(arrays["returns"]))
     return Batch(inputs=inputs, stored=stored, **arrays), np.concatenate(flat)
 
@@ -149,6 +174,7 @@ def _advantages(
     valid: NDArray[np.bool_],
     gamma: float,
     lam: float,
+    at_once: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Advantages and returns [T, B]; only the observations whose value counts are looked at."""
     shape, ended = segment.rewards.shape, segment.terminated | segment.truncated
@@ -156,12 +182,12 @@ def _advantages(
     counts[1:] |= ~goes_on(segment.k, ended, valid)[:-1]  # where a chunk was cut short
     values = np.zeros(shape, np.float32)
     seen, bootstrap, final = streams
-    values[counts] = estimate(policy, {name: array[counts] for name, array in seen.items()}, int(counts.sum()))
+    values[counts] = estimate(policy, {name: array[counts] for name, array in seen.items()}, int(counts.sum()), at_once)
     after = next_values(
         values,
-        estimate(policy, bootstrap, shape[1]),
+        estimate(policy, bootstrap, shape[1], at_once),
         segment.final_at,
-        estimate(policy, final, len(segment.final_at)),
+        estimate(policy, final, len(segment.final_at), at_once),
         segment.terminated,
         segment.truncated,
     )
@@ -169,13 +195,13 @@ def _advantages(
 
 
 @torch.no_grad()
-def estimate(policy: TorchPolicy, streams: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.float32]:
+def estimate(policy: TorchPolicy, streams: Mapping[str, NDArray[Any]], rows: int, at_once: int) -> NDArray[np.float32]:
     """[rows] values of observations, by the present critic."""
     net = policy.network
     values = np.zeros(rows, np.float32)
-    for first in range(0, rows, AT_ONCE):
-        part = {name: array[first : first + AT_ONCE] for name, array in streams.items()}
-        count = min(AT_ONCE, rows - first)
+    for first in range(0, rows, at_once):
+        part = {name: array[first : first + at_once] for name, array in streams.items()}
+        count = min(at_once, rows - first)
         inputs = policy.inputs(part, count, rest=net.value_reads_rest)
         values[first : first + count] = net.value(inputs).cpu().numpy()
     return values

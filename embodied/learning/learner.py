@@ -1,7 +1,7 @@
 """The contract of every learner, and what they share."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -145,17 +145,22 @@ class Optimiser:
     def lr(self, value: float) -> None:
         self.adam.param_groups[0]["lr"] = value
 
-    def step(self, loss: Tensor) -> float:
-        """One step down `loss`; returns the norm before clipping of the gradient of the parameters that are not apart,
-        NaN where the step was skipped.
+    def step(self, losses: Tensor | Iterator[Tensor]) -> float:
+        """One step down a loss, or down the sum of several that are asked for one by one.
+
+        Returns:
+            The norm before clipping of the gradient of the parameters that are not apart; NaN for a skipped step.
 
         Raises:
             DataError: Loss or gradient were not finite more than `max_skipped` times in a row.
         """
         gradients = [group.bind() for group in self.groups]
-        loss.backward()
+        total = 0.0
+        for loss in (losses,) if isinstance(losses, Tensor) else losses:
+            loss.backward()
+            total += loss.item()
         norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
-        if math.isfinite(sum(norms)) and math.isfinite(loss.item()):
+        if math.isfinite(sum(norms)) and math.isfinite(total):
             for gradient, norm in zip(gradients, norms, strict=True):
                 if norm > self.max_grad_norm:
                     gradient.mul_(self.max_grad_norm / norm)

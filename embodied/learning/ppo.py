@@ -1,23 +1,22 @@
 """Proximal policy optimisation on segments of the present policy, or of versions shortly before."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from embodied.data import Segment
-from embodied.errors import ConfigError, DataError
+from embodied.errors import DataError
 from embodied.learning.batch import AT_ONCE, Batch, assemble, check_on_policy
 from embodied.learning.consistency import check_drift, measure
-from embodied.learning.importance import Correction, diagnose, importance_weights
+from embodied.learning.importance import diagnose, importance_weights
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import (
-    Granularity,
     approximate_kl,
     clipped_policy_loss,
     masked_mean,
@@ -25,87 +24,12 @@ from embodied.learning.losses import (
     value_loss,
 )
 from embodied.learning.normaliser import Normaliser
+from embodied.learning.ppo_config import PPOConfig
+from embodied.learning.ranges import checked_device
 from embodied.learning.reference import Reference, reference_kl
 from embodied.weights.manifest import Version
 from policies.network import Judged
 from policies.torch_policy import TorchPolicy
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings of PPO.
-
-    Attributes:
-        gamma: Discount per control step. lam: Decay of the advantage estimator.
-        epochs, minibatches: Passes over the data of one update, and parts of each pass.
-        lr: Learning rate to begin with.
-        target_kl: The learning rate moves by `lr_factor` when an update's KL is beyond twice this, or below half; 0
-            keeps it.
-        lr_factor, lr_min, lr_max: Its step and its limits.
-        critic_lr: Learning rate of the critic, which stays; 0 lets it move with the actor's.
-        clip: How far the probability ratio may pay off from 1.
-        entropy: Weight of the entropy bonus. value: Weight of the value loss.
-        max_grad_norm: The gradient is scaled down to this norm.
-        critic_only_updates: The first updates train the critic alone; for an actor that was cloned.
-        normaliser_steps: Observations after which the normaliser stands still; 0 keeps the one it starts with.
-        granularity, per_dimension: See `embodied.learning.losses.reduce_log_ratio`.
-        correction: For data of older versions. With `none` the ratio is taken to the version that decided. Otherwise it
-            is taken to the weights before the update, and what they differ by enters as a weight; `truncated` or
-            `masked`: see `embodied.learning.importance.importance_weights`, also for `truncate_at`, `band` and `veto`.
-        reference_kl: Weight of the KL divergence to a reference policy, per executed number; 0 for no reference.
-        reference_every: Updates after which the next published version becomes the reference; 0 stays with the first
-            one published, such as the clone.
-        drift: Largest drift of log-probabilities between decisions of the version last published and the same weights
-            here, see `embodied.learning.consistency.measure`; beyond it nothing is learned. 0 does not check.
-        seed: Draws the minibatches.
-        device: Where the network trains.
-    """
-
-    gamma: float = 0.97
-    lam: float = 0.95
-    epochs: int = 8
-    minibatches: int = 4
-    lr: float = 3e-4
-    target_kl: float = 0.01
-    lr_factor: float = 1.5
-    lr_min: float = 1e-5
-    lr_max: float = 3e-3
-    critic_lr: float = 0.0
-    clip: float = 0.2
-    entropy: float = 0.0
-    value: float = 0.5
-    max_grad_norm: float = 1.0
-    critic_only_updates: int = 0
-    normaliser_steps: int = 10_000_000
-    granularity: Granularity = "action"
-    per_dimension: bool = False
-    correction: Correction = "none"
-    truncate_at: float = 2.0
-    band: tuple[float, float] = (0.5, 5.0)
-    veto: float = 1e-4
-    reference_kl: float = 0.0
-    reference_every: int = 0
-    drift: float = 0.01
-    seed: int = 0
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        positive = ("epochs", "minibatches", "lr", "clip", "max_grad_norm", "truncate_at")
-        wrong = [name for name in positive if not getattr(self, name) > 0]
-        wrong += [name for name in ("gamma", "lam", "veto") if not 0 <= getattr(self, name) <= 1]
-        wrong += [
-            name for name in ("critic_lr", "reference_kl", "reference_every", "drift") if not getattr(self, name) >= 0
-        ]
-        if wrong:
-            raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])}", "algo ppo", "give a number within its range")
-        for name, known in (("granularity", Granularity), ("correction", Correction)):
-            if getattr(self, name) not in get_args(known):
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}", "algo ppo", f"give one of {', '.join(get_args(known))}"
-                )
-        numbers = [b for b in self.band if isinstance(b, int | float)] if isinstance(self.band, Sequence) else []
-        if len(numbers) != 2 or len(self.band) != 2 or not 0 <= numbers[0] <= 1 <= numbers[1]:
-            raise ConfigError(f"band={self.band}", "algo ppo", "give two numbers around 1, such as [0.5, 5.0]")
 
 
 class PPO(PolicyLearner):
@@ -126,11 +50,12 @@ class PPO(PolicyLearner):
         self, policy: TorchPolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None
     ) -> None:
         self.policy, self.config = policy, config or PPOConfig()
-        self.network = policy.network.to(self.config.device)
+        self.network = policy.network.to(checked_device(self.config.device, "algo ppo"))
         self.normaliser = normaliser or Normaliser(len(self.network.mean))
         cfg, net = self.config, self.network
         apart = net.critic.parameters() if cfg.critic_lr else ()
         self.optimiser = Optimiser(net.parameters(), cfg.lr, cfg.max_grad_norm, apart=apart, apart_lr=cfg.critic_lr)
+        self.at_once = min(cfg.micro_batch or AT_ONCE, AT_ONCE)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.reference = Reference(policy) if self.config.reference_kl else None
         self.updates = 0
@@ -170,7 +95,7 @@ class PPO(PolicyLearner):
         """
         for segment in segments:
             check_on_policy(segment)
-        batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam)
+        batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam, self.at_once)
         metrics = {"trainable_share": int(batch.executed.sum()) / sum(segment.steps for segment in segments)}
         if len(batch):
             judged = self._judge_all(batch)
@@ -193,7 +118,7 @@ class PPO(PolicyLearner):
 
     @torch.no_grad()
     def _judge_all(self, batch: Batch) -> Judged:
-        parts = [self._judge(part) for part in _parts(batch)]
+        parts = [self._judge(part) for part in _parts(batch, self.at_once)]
         return Judged(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Judged)))
 
     def _log_ratio(self, judged: Judged, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -240,7 +165,7 @@ class PPO(PolicyLearner):
             return batch
         if reference.version is None:
             raise DataError("there is no reference: no version was published", "algo ppo", "publish one, then update")
-        parts = [reference.log_probs(p.numbers, p.inputs, p.actions, p.stored) for p in _parts(batch)]
+        parts = [reference.log_probs(p.numbers, p.inputs, p.actions, p.stored) for p in _parts(batch, self.at_once)]
         return replace(batch, reference=torch.cat(parts))
 
     def _optimise(self, batch: Batch) -> float:
@@ -251,22 +176,39 @@ class PPO(PolicyLearner):
         bounds = np.linspace(0, count, min(cfg.minibatches, count) + 1).astype(int)
         norms = []
         for _ in range(cfg.epochs):
-            shuffled = batch.take(torch.randperm(count, generator=self.generator).to(self.network.device))
+            order = torch.randperm(count, generator=self.generator).to(self.network.device)
             for first, last in pairwise(bounds):
-                norms.append(self.optimiser.step(self._loss(shuffled.take(slice(first, last)))))
+                norms.append(self.optimiser.step(self._losses(batch, order[first:last])))
         sound = [norm for norm in norms if math.isfinite(norm)]
         return sum(sound) / max(len(sound), 1)
 
-    def _loss(self, part: Batch) -> Tensor:
+    def _losses(self, batch: Batch, rows: Tensor) -> Tensor | Iterator[Tensor]:
+        """The loss of a minibatch, or with `micro_batch` its terms, whose sum it is, each made when it is asked for."""
+        parts = rows.split(min(self.config.micro_batch or len(rows), len(rows)))
+        if len(parts) == 1:
+            return self._loss(batch.take(rows))
+        actions = int(batch.executed[rows].sum())
+        taken = (batch.take(part) for part in parts)
+        return (self._loss(part, len(part) / len(rows), int(part.executed.sum()) / actions) for part in taken)
+
+    def _loss(self, part: Batch, decisions: float = 1.0, actions: float = 1.0) -> Tensor:
+        """The loss of a minibatch, or what a part of it adds; each mean then weighs as much as it has of the whole's.
+
+        Args:
+            decisions, actions: The part's share of the minibatch's decisions, and of its executed actions.
+        """
         cfg = self.config
         if self.updates < cfg.critic_only_updates:
-            return cfg.value * value_loss(self.network.value(part.inputs), part.returns)
+            return cfg.value * decisions * value_loss(self.network.value(part.inputs), part.returns)
         judged = self._judge(part)
         policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip, part.weights)
-        loss = policy + cfg.value * value_loss(judged.values, part.returns)
+        loss = policy * (decisions if cfg.granularity == "chunk" else actions)
+        loss = loss + cfg.value * decisions * value_loss(judged.values, part.returns)
         if part.reference is not None:
-            loss = loss + cfg.reference_kl * reference_kl(judged.log_probs, part.reference, part.executed)
-        return loss - cfg.entropy * masked_mean(judged.entropy.sum(-1), part.executed) if cfg.entropy else loss
+            loss = loss + cfg.reference_kl * actions * reference_kl(judged.log_probs, part.reference, part.executed)
+        if cfg.entropy:
+            loss = loss - cfg.entropy * actions * masked_mean(judged.entropy.sum(-1), part.executed)
+        return loss
 
     @torch.no_grad()
     def _after(self, batch: Batch) -> dict[str, float]:
@@ -293,10 +235,10 @@ class PPO(PolicyLearner):
         }
 
 
-def _parts(batch: Batch) -> Iterator[Batch]:
-    """The batch in pieces small enough for one forward pass without gradient."""
-    if len(batch) <= AT_ONCE:
+def _parts(batch: Batch, at_once: int) -> Iterator[Batch]:
+    """The batch in pieces of at most so many decisions, for passes without gradient."""
+    if len(batch) <= at_once:
         yield batch
         return
-    for first in range(0, len(batch), AT_ONCE):
-        yield batch.take(slice(first, first + AT_ONCE))
+    for first in range(0, len(batch), at_once):
+        yield batch.take(slice(first, first + at_once))

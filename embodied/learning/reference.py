@@ -13,6 +13,8 @@ from embodied.weights.manifest import Version
 from policies.network import Inputs, PolicyNetwork
 from policies.torch_policy import TorchPolicy
 
+MOST_LOG_RATIO = 20.0
+
 
 class Reference:
     """A network that never trains. What it holds is exactly one published version, its normaliser included.
@@ -93,5 +95,5 @@ def reference_kl(log_probs: Tensor, reference: Tensor, executed: Tensor) -> Tens
         executed: [N, K]; actions never executed count for nothing.
     """
     mask = executed[..., None].expand_as(log_probs)
-    log_ratio = torch.where(mask, reference - log_probs, 0.0)
+    log_ratio = torch.where(mask, reference - log_probs, 0.0).clamp(max=MOST_LOG_RATIO)
     return masked_mean(torch.expm1(log_ratio) - log_ratio, mask)

@@ -83,7 +83,8 @@ def follow(
     """The decisions of a segment that train, by (t, b), each found and valued on its own.
 
     Args:
-        values: [T, B] of the observations. bootstrap: [B]. final: [M].
+        values: [T, B] of the observations. bootstrap: [B]. final: [M]. NaN where the observation is: no decision on one
+            trains, nor a step after which a decision would have to trust one.
     """
     steps, bodies = segment.k.shape
     ends = {(int(t), int(b)): float(v) for (t, b), v in zip(segment.final_at, final, strict=True)}
@@ -99,15 +100,18 @@ def follow(
                 n += 1
                 if (t + n - 1, b) in ends:
                     break
-            if n == 0:
+            arrived = np.nan
+            while n and np.isnan(arrived):
+                last, after = t + n - 1, t + n
+                if segment.terminated[last, b]:
+                    arrived = 0.0
+                elif segment.truncated[last, b]:
+                    arrived = ends[last, b]
+                else:
+                    arrived = values[after, b] if after < steps else bootstrap[b]
+                n -= int(np.isnan(arrived))
+            if n == 0 or np.isnan(values[t, b]):
                 continue
-            last, after = t + n - 1, t + n
-            if segment.terminated[last, b]:
-                arrived = 0.0
-            elif segment.truncated[last, b]:
-                arrived = ends[last, b]
-            else:
-                arrived = values[after, b] if after < steps else bootstrap[b]
             gain = sum(gamma**i * float(segment.rewards[t + i, b]) for i in range(n)) + gamma**n * float(arrived)
             following = found.get((after, b)) if (last, b) not in ends else None
             tail = lam * gamma**n * following.advantage if following else 0.0

@@ -20,17 +20,21 @@ def valued(policy: TorchPolicy, segment: Segment) -> list[np.ndarray]:
         return [policy.network.value({"state": torch.from_numpy(part)}).numpy() for part in parts]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32), steps=st.integers(1, 10), bodies=st.integers(1, 3), chunk=st.integers(1, 4),
     less=st.integers(0, 2), ends=st.sampled_from([0.0, 0.2, 0.8]), faults=st.sampled_from([0.0, 0.2]),
     takeovers=st.sampled_from([0.0, 0.3]), gamma=st.floats(0.5, 1), lam=st.floats(0, 1),
+    unseen=st.sampled_from([0.0, 0.0, 0.3]),
 )  # fmt: skip
 def test_equals_decisions_followed_one_by_one(
-    seed, steps, bodies, chunk, less, ends, faults, takeovers, gamma, lam
+    seed, steps, bodies, chunk, less, ends, faults, takeovers, gamma, lam, unseen
 ) -> None:
     execute = max(chunk - less, 1)
     segment = draw_segment(seed, steps, bodies, chunk, execute, ends, faults, takeovers)
+    rng = np.random.default_rng(seed + 1)
+    for part in (segment.observations["x"], segment.bootstrap["x"], segment.final["x"]):
+        part[rng.random(part.shape[:-1]) < unseen, 0] = np.nan
     policy = chunk_policy(chunk, execute)
     check_on_policy(segment)
     expected = follow(segment, *valued(policy, segment), gamma, lam)
@@ -86,6 +90,25 @@ def test_a_fault_in_mid_chunk_is_no_reward_and_no_end() -> None:
     assert batch.executed.tolist() == [[True, True, True], [True, False, False], [True, False, False]]
     second = segment.rewards[3, 0] + 0.9 * values[4] - values[3]
     assert batch.advantages[1].item() == pytest.approx(second, abs=1e-5)
+
+
+def test_a_step_that_led_to_what_nobody_saw_is_left_out() -> None:
+    """At the end of a chunk, in its middle where nothing reads it, behind the last step, and at an episode's end."""
+    segment, policy = single(2, 6), chunk_policy(2)
+    whole, _ = assemble(policy, [segment], 0.9, 0.95)
+    segment.observations["x"][1] = np.nan
+    assert torch.equal(assemble(policy, [segment], 0.9, 0.95)[0].advantages, whole.advantages)
+    segment.observations["x"][1] = 0.5
+    segment.bootstrap["x"][:], segment.trainable[2] = np.nan, False
+    segment.observations["x"][2] = np.nan
+    values, rewards = valued(policy, segment)[0][:, 0], segment.rewards[:, 0]
+    batch, _ = assemble(policy, [segment], 0.9, 0.95)
+    assert batch.executed.tolist() == [[True, False], [True, False]]
+    expected = [rewards[t] + 0.9 * values[t + 1] - values[t] for t in (0, 4)]
+    np.testing.assert_allclose(batch.advantages.numpy(), expected, atol=1e-5)
+    segment.terminated[5] = True
+    segment.final_at, segment.final = np.array([[5, 0]], np.int32), {"x": np.full((1, 3), np.nan, np.float32)}
+    assert assemble(policy, [segment], 0.9, 0.95)[0].executed.tolist() == [[True, False], [True, True]]
 
 
 def test_the_end_of_a_segment_in_mid_chunk_bootstraps_by_the_steps_executed() -> None:

@@ -12,8 +12,9 @@ from pointmass import AGENT, PointMass, collect, success
 
 from embodied.data import Observation, Segment, Source
 from embodied.errors import ConfigError, CorruptFile, DataError
-from embodied.learning.batch import assemble, executed_and_valid, on_policy
+from embodied.learning.batch import Batch, assemble, executed_and_valid, on_policy
 from embodied.learning.ppo import PPO, PPOConfig
+from embodied.weights.manifest import Version
 from policies.mlp import MLPPolicy
 from policies.torch_policy import TorchPolicy
 
@@ -295,16 +296,73 @@ def test_a_loss_that_is_not_finite_is_stepped_over_and_counted_then_raises(segme
         learner.update([segment])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epochs": 0}, {"gamma": 1.5}, {"lr": -1.0}, {"granularity": "word"}, {"correction": "some"}, {"veto": 2.0},
-        {"band": (2.0, 3.0)}, {"band": "ab"}, {"band": 1.0}, {"truncate_at": 0.0}, {"reference_kl": -1.0},
-    ],
-)  # fmt: skip
-def test_a_wrong_config_is_refused(wrong: dict):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        PPOConfig(**wrong)
+@pytest.mark.parametrize("granularity", ["token", "action", "chunk"])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_parts_of_a_minibatch_have_its_gradient(granularity: str, size: int) -> None:
+    """Faults and takeovers leave decisions with other numbers of executed actions, which the means have to mind."""
+    config = PPOConfig(granularity=granularity, correction="truncated", entropy=0.1, reference_kl=0.5)
+    segment = decide(chunk_policy(3, 2), draw_segment(5, 12, 6, 3, 2), 0)
+    norms, gradients = [], []
+    for cut in (0, size):
+        learner = PPO(chunk_policy(3, 2), replace(config, micro_batch=cut))
+        learner.published(Version(0, "a" * 12))
+        with torch.no_grad():
+            learner.network.actor[-1].bias += 0.05
+        batch, _ = assemble(learner.policy, [segment], 0.9, 0.9, learner.at_once)
+        batch, _ = learner._corrected(batch, learner._judge_all(batch))
+        batch = learner._compared(batch)
+        assert len(batch.executed.sum(1).unique()) > 1
+        norms.append(learner.optimiser.step(learner._losses(batch, torch.arange(1, len(batch)))))
+        gradients.append([p.grad.clone() for p in learner.network.parameters()])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+    for whole, parts in zip(*gradients, strict=True):
+        assert torch.allclose(whole, parts, rtol=1e-4, atol=1e-6)
+
+
+def test_no_pass_through_the_network_takes_more_than_a_micro_batch(segment: Segment) -> None:
+    sizes = []
+    learner = PPO(make_policy(), replace(CONFIG, epochs=1, minibatches=2, micro_batch=7))
+    learner.network.critic.register_forward_hook(lambda module, given, made: sizes.append(len(given[0])))
+    metrics = learner.update([segment])
+    assert max(sizes) == 7 and metrics["learner/skipped_steps"] == 0
+    whole = PPO(make_policy(), replace(CONFIG, epochs=1, minibatches=2))
+    assert metrics["learner/kl"] == pytest.approx(whole.update([segment])["learner/kl"], rel=0.01)
+    np.testing.assert_allclose(learner.tensors()["critic.0.weight"], whole.tensors()["critic.0.weight"], atol=1e-4)
+
+
+def test_a_minibatch_alone_is_gathered(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, taken = PPO(make_policy(), replace(CONFIG, epochs=2, minibatches=4)), []
+    take = Batch.take
+    monkeypatch.setattr(Batch, "take", lambda batch, index: taken.append(len(index)) or take(batch, index))
+    learner.update([segment])
+    assert taken == [segment.steps // 4] * 8
+
+
+def test_a_part_of_a_minibatch_that_is_not_finite_skips_its_step(segment: Segment) -> None:
+    learner = PPO(make_policy(), replace(CONFIG, epochs=1, minibatches=1, micro_batch=64))
+    before = learner.tensors()
+    batch, _ = assemble(learner.policy, [segment], 0.9, 0.9)
+    batch.returns[100] = torch.nan
+    assert math.isnan(learner.optimiser.step(learner._losses(batch, torch.arange(len(batch)))))
+    assert learner.optimiser.skipped == 1
+    assert all(np.array_equal(before[name], array) for name, array in learner.tensors().items())
+
+
+def test_sensors_that_fail_at_a_fault_skip_no_step(segment: Segment) -> None:
+    fault = (20, 3)
+    segment.trainable[fault], segment.truncated[fault], segment.terminated[fault] = False, True, False
+    segment.final_at = np.concatenate([segment.final_at, [fault]]).astype(np.int32)
+    segment.final = {name: np.concatenate([array, array[:1]]) for name, array in segment.final.items()}
+    expected, _ = assemble(make_policy(), [segment], 0.9, 0.9)
+    for name in ("position", "goal"):
+        segment.observations[name][fault] = np.nan
+    batch, _ = assemble(make_policy(), [segment], 0.9, 0.9)
+    assert len(batch) == len(expected) - 1
+    learner = PPO(make_policy(), CONFIG)
+    metrics = learner.update([segment])
+    assert metrics["learner/skipped_steps"] == 0 and metrics["learner/samples"] == len(batch)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(np.isfinite(array).all() for array in learner.tensors().values())
 
 
 def test_the_critic_may_have_a_learning_rate_of_its_own(segment: Segment):

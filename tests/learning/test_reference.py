@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import numpy as np
 import pytest
@@ -64,6 +65,18 @@ def test_kl_of_two_gaussians_is_the_closed_form() -> None:
     own, reference = (torch.distributions.Normal(mean, 1.0).log_prob(x) for mean in (0.3, 0.0))
     found = reference_kl(own, reference, torch.ones(200_000, 1, dtype=torch.bool))
     assert found.item() == pytest.approx(0.3**2 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("log_ratio", [19.0, 20.0, 1e3, -19.0, -1e3])
+def test_no_log_ratio_overflows_and_none_within_20_is_cut(log_ratio: float) -> None:
+    """d/d log pi of r - 1 - log r is 1 - r: it leads back to the reference from wherever r is small."""
+    own = torch.tensor([[[-log_ratio]]], requires_grad=True)
+    found = reference_kl(own, torch.zeros(1, 1, 1), torch.ones(1, 1, dtype=torch.bool))
+    found.backward()
+    kept = min(log_ratio, 20.0)
+    assert found.item() == pytest.approx(math.expm1(kept) - kept, rel=1e-5) and own.grad is not None
+    slope = 0.0 if log_ratio > 20.0 else 1.0 - math.exp(log_ratio)
+    assert own.grad.item() == pytest.approx(slope, rel=1e-5)
 
 
 def test_it_holds_what_was_published_and_stays() -> None:
