@@ -24,6 +24,7 @@ from embodied.wire import addresses
 from embodied.wire.groot import GENERATIONS, UNAUTHORIZED, Generation, pack, request, unpack
 from embodied.wire.groot_keys import GrootKeys
 from policies.remote import RemotePolicy, check_sizes, secret
+from policies.settings import configured
 
 _LOOK_S = 0.2  # how often a lost connection is looked for while waiting
 _ANSWER_BYTES = 1 << 26
@@ -218,7 +219,4 @@ def _refusal(said: str, where: str) -> EmbodiedError:
 
 def build(agent: AgentSpec, seed: int = 0, **config: Any) -> GrootPolicy:
     """The policy a config's import path points to; `config` holds arguments of `GrootPolicy`, `seed` is not used."""
-    try:
-        return GrootPolicy(agent=agent, **config)
-    except TypeError as error:
-        raise ConfigError(f"not a GR00T policy: {error}", "policy", "see the arguments of GrootPolicy") from None
+    return configured(GrootPolicy, config, agent=agent)

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) on a network whose other weights stand still."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +36,6 @@ class Lora:
     def identity(self) -> dict[str, Any]:
         """For `PolicySpec.extra`: adapters of another kind do not fit."""
         return {"rank": self.rank, "alpha": self.alpha or 2.0 * self.rank, "targets": list(self.targets)}
-
-
-def lora_of(config: Mapping[str, Any] | None) -> Lora | None:
-    """`Lora` of a configuration: a mapping of its attributes, or None for no adapters.
-
-    Raises:
-        ConfigError: It has no such attribute, or a number is out of its range.
-    """
-    if config is None:
-        return None
-    known = tuple(Lora.__dataclass_fields__)
-    for name in config:
-        if name not in known:
-            raise ConfigError(f"lora has no {name}", "policy.lora", nearest(name, known))
-    targets: Sequence[str] = config.get("targets", Lora.targets)
-    rest = {name: value for name, value in config.items() if name != "targets"}
-    return Lora(**rest, targets=(targets,) if isinstance(targets, str) else tuple(targets))
 
 
 def adapt(network: nn.Module, lora: Lora, generator: torch.Generator) -> None:

@@ -15,6 +15,7 @@ from embodied.spec import AgentSpec
 from policies.network import Decided, Inputs, Judged, PolicyNetwork
 from policies.nn import gaussian_entropy, gaussian_log_prob, tanh_mlp
 from policies.senses import Senses, action_scales
+from policies.settings import configured
 from policies.torch_policy import TorchPolicy
 
 BLOCK = 64
@@ -111,13 +112,10 @@ class MLPPolicy(TorchPolicy):
             raise ConfigError(f"init_std {init_std}, hidden {tuple(hidden)}", "policy", "both must be positive")
         scale = action_scales(agent, action_scale)
         network = GaussianActorCritic(senses.sizes[0], 1, scale, hidden, init_std, seed)
-        extra = {"kind": "mlp", "hidden": [int(width) for width in hidden], "action_scale": scale}
+        extra = {"kind": "mlp", "hidden": list(hidden), "action_scale": scale}
         super().__init__(name, agent.actions, senses, network, extra, block=BLOCK)
 
 
 def build(agent: AgentSpec, **config: Any) -> MLPPolicy:
     """The policy a config's import path points to; `config` holds `name` and any argument of `MLPPolicy`."""
-    try:
-        return MLPPolicy(agent=agent, **config)
-    except TypeError as error:
-        raise ConfigError(f"not an MLP policy: {error}", "policy", "see the arguments of MLPPolicy") from None
+    return configured(MLPPolicy, config, agent=agent)

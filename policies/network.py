@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied.errors import ConfigError
+from embodied.spec import Streams
 
 MAX_CHUNK = 1024
 INPUT_LIMIT = 10.0  # a stream that was constant while the normaliser learned must not blow up later
@@ -52,8 +53,7 @@ class Judged:
 
 def check_chunk(chunk: int, execute: int) -> None:
     """Raise a `ConfigError` unless chunks may have so many actions, and so many of them may be executed; 0 for all."""
-    whole = type(chunk) is int and type(execute) is int
-    if not whole or not 1 <= chunk <= MAX_CHUNK or not 0 <= execute <= chunk:
+    if not 1 <= chunk <= MAX_CHUNK or not 0 <= execute <= chunk:
         fix = f"give chunk 1 to {MAX_CHUNK}, and execute up to chunk, 0 for all of it"
         raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", fix)
 
@@ -74,6 +74,7 @@ class PolicyNetwork(nn.Module):
     Attributes:
         critic: What `value` alone trains; a network makes it.
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
+        stored: As `PolicySpec.stored`.
 
     Methods a network fills in are `draw`, `decide`, `judge`, `value` and `clone_loss`. Each row's results depend on
     that row alone.
@@ -84,6 +85,7 @@ class PolicyNetwork(nn.Module):
     action_scale: Tensor
     critic: nn.Module
     value_reads_rest = False
+    stored: Streams = ()
 
     def __init__(self, chunk: int, scale: Sequence[float], numbers: int, state: int) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import (
-    ConfigError,
     DataError,
     DeadlineExceeded,
     EmbodiedError,
@@ -25,6 +24,7 @@ from embodied.spec import AgentSpec, PolicySpec
 from embodied.wire import openpi
 from embodied.wire.embodiment import Embodiment
 from policies.remote import RemotePolicy, check_sizes, secret
+from policies.settings import configured
 
 _ADDRESS = re.compile(r"(?:wss?://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?(/\S*)?")
 _ANSWER = openpi.Limits(total=1 << 26)
@@ -252,7 +252,4 @@ class OpenpiPolicy(RemotePolicy):
 
 def build(agent: AgentSpec, seed: int = 0, **config: Any) -> OpenpiPolicy:
     """The policy a config's import path points to; `config` holds arguments of `OpenpiPolicy`, `seed` is not used."""
-    try:
-        return OpenpiPolicy(agent=agent, **config)
-    except TypeError as error:
-        raise ConfigError(f"not an openpi policy: {error}", "policy", "see the arguments of OpenpiPolicy") from None
+    return configured(OpenpiPolicy, config, agent=agent)

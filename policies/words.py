@@ -1,7 +1,7 @@
 """Instructions as token numbers: words hashed into a fixed vocabulary, so that no vocabulary file has to travel."""
 
 import re
-from typing import Any
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
@@ -13,22 +13,26 @@ _WORD = re.compile(r"[^\W_]+")
 _CACHED = 4096
 
 
+@dataclass(frozen=True)
 class Words:
     """Lower-case words, each hashed to one of `vocabulary - 1` numbers; 0 fills up.
 
     A word that was never trained on gets a number of its own all the same, so that a sentence of known words in a new
     order, or with a new word between them, reads as nearly the same.
 
-    Args:
+    Attributes:
         vocabulary: Numbers there are. Two words share one with a chance of about their count / `vocabulary`.
         length: L, words taken of an instruction; what is behind them is left out.
     """
 
-    def __init__(self, vocabulary: int = 1024, length: int = 16) -> None:
-        if vocabulary < 2 or length < 1:
-            raise ConfigError(f"{vocabulary} words of {length}", "policy.words", "give vocabulary >= 2, length >= 1")
-        self.vocabulary, self.length = vocabulary, length
-        self._known: dict[bytes, NDArray[np.int64]] = {}
+    vocabulary: int = 1024
+    length: int = 16
+    _known: dict[bytes, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.vocabulary < 2 or self.length < 1:
+            what = f"{self.vocabulary} words of {self.length}"
+            raise ConfigError(what, "policy.words", "give vocabulary >= 2, length >= 1")
 
     @property
     def name(self) -> str:
@@ -65,15 +69,3 @@ class Words:
         tokens = np.zeros(self.length, np.int64)
         tokens[: len(words)] = [1 + crc32(word.encode()) % (self.vocabulary - 1) for word in words]
         return tokens
-
-
-def words_of(config: Any) -> Words:
-    """`Words` of a configuration: a mapping of its arguments, or None for its defaults.
-
-    Raises:
-        ConfigError: It takes no such argument.
-    """
-    try:
-        return Words(**(config or {}))
-    except TypeError as error:
-        raise ConfigError(str(error), "policy.words", "give vocabulary and length") from None

@@ -95,8 +95,9 @@ class BehaviourCloning(PolicyLearner):
         Raises:
             DataError: No such step in any episode, or learning broke down.
         """
-        cfg, net = self.config, self.network
-        shown = gather(episodes, self.policy.senses.names, net.chunk, cfg.agent)
+        cfg, net, senses = self.config, self.network, self.policy.senses
+        privileged = [stream.name for stream in senses.critic]
+        shown = gather(episodes, senses.names, net.chunk, cfg.agent, privileged)
         if not self.normaliser.count:
             self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())

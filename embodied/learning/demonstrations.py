@@ -1,6 +1,6 @@
 """From episodes to what imitation learns from: observations, and the chunks that followed them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,13 @@ def windows(track: Track, chunk: int) -> tuple[NDArray[np.intp], NDArray[np.floa
     return steps, np.where(chosen[..., None], executed[inside], 0.0).astype(np.float32), chosen
 
 
-def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent: str = "robot") -> Demonstrations:
+def gather(
+    episodes: Iterable[Episode],
+    names: Sequence[str],
+    chunk: int,
+    agent: str = "robot",
+    critic: Collection[str] = (),
+) -> Demonstrations:
     """All demonstrated steps of episodes.
 
     Args:
@@ -63,6 +69,7 @@ def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent:
         names: Streams to keep.
         chunk: K.
         agent: Whose track of an episode.
+        critic: Those of `names` that only a critic reads; a robot's recordings lack what a simulator knows.
 
     Raises:
         DataError: An episode lacks the agent or a stream, has one of another form than the first, or no step was
@@ -77,7 +84,8 @@ def gather(episodes: Iterable[Episode], names: Sequence[str], chunk: int, agent:
         steps, chosen, mask = windows(track, chunk)
         for name in names:
             if name not in track.observations:
-                fix = nearest(name, track.observations)
+                known = nearest(name, track.observations)
+                fix = "only the critic reads it, so give policy.critic=[]" if name in critic else known
                 raise DataError(f"no stream {name} in it", f"episode {episode.id}", fix)
             seen = track.observations[name][steps]
             if streams[name] and (seen.shape[1:], seen.dtype) != (streams[name][0].shape[1:], streams[name][0].dtype):

@@ -11,21 +11,17 @@ from torch import Tensor
 
 from embodied import noise
 from embodied.data import ActionChunk, Observation
-from embodied.errors import ConfigError
 from embodied.spec import AgentSpec
 from policies.base import Mode
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs
+from policies.network import Decided
+from policies.settings import configured
 from policies.tokens import TokenNetwork, TokenPolicy
 from policies.vllm.engine import EngineSettings, VLLMEngine, settings_of
 
 
 class _Network(TokenNetwork):
     """In steps, so that another engine can take the decoder's."""
-
-    def values(self, inputs: Inputs, prompt: Tensor) -> Tensor:
-        """[N] of the inputs and the prompt [N, P, d] made of them."""
-        return self._value(inputs, prompt)
 
     def decided(self, tokens: Tensor, log_probs: Tensor, values: Tensor) -> Decided:
         """Of tokens that another engine gave, and their log-probabilities, both [N, K * D]."""
@@ -40,9 +36,8 @@ class VLLMPolicy(TokenPolicy):
     torch engine's. The decoder's weights are here and in vLLM, and all of them twice here, as the next version's.
 
     Args:
-        agent: Streams offered.
         engine: Of vLLM.
-        config: Arguments of `TokenPolicy`.
+        name, agent, config: As of `TokenPolicy`.
 
     Attributes:
         loads_in_place: There is one engine of one version, so no copy of this policy can prepare the next.
@@ -57,9 +52,9 @@ class VLLMPolicy(TokenPolicy):
     loads_in_place = True
     _next: TokenPolicy | None = None
 
-    def __init__(self, agent: AgentSpec, engine: EngineSettings, **config: Any) -> None:
+    def __init__(self, name: str, agent: AgentSpec, engine: EngineSettings, **config: Any) -> None:
         command = engine.command()
-        super().__init__(agent=agent, **config)
+        super().__init__(name, agent, **config)
         following = copy.copy(self)
         following.network = copy.deepcopy(self.network)
         self._next = following
@@ -78,7 +73,7 @@ class VLLMPolicy(TokenPolicy):
             for first in range(0, rows, block):
                 part = {name: value[first : first + block] for name, value in inputs.items()}
                 prompts.append(network.prompt(part))
-                values.append(network.values(part, prompts[-1]))
+                values.append(network.value_of(part, prompts[-1].mean(1)))
             prompt = torch.cat(prompts)[:rows].float().cpu().numpy()
             seeds = noise.integers(noise_keys, ACTION_NOISE)
             given = self.engine.generate(prompt, seeds, network.tokens, mode)
@@ -120,7 +115,4 @@ def _decoder(network: TokenNetwork) -> dict[str, NDArray[Any]]:
 
 def build(agent: AgentSpec, engine: Mapping[str, Any] | None = None, **config: Any) -> VLLMPolicy:
     """What `engine=vllm` makes of the configuration of a `TokenPolicy`; `engine` is `EngineSettings` as a mapping."""
-    try:
-        return VLLMPolicy(agent=agent, engine=settings_of(engine or {}), **config)
-    except TypeError as error:
-        raise ConfigError(f"not a token policy: {error}", "policy", "see the arguments of TokenPolicy") from None
+    return configured(VLLMPolicy, config, agent=agent, engine=settings_of(engine or {}))

@@ -61,6 +61,8 @@ def test_episodes_are_joined_and_what_they_lack_is_named() -> None:
     assert shown.mask[:, 0].all() and int((~shown.mask[:, 1]).sum()) == 3
     with pytest.raises(DataError, match="no stream place"):
         gather(episodes, ["place"], 1)
+    with pytest.raises(DataError, match=r"no stream place .*policy\.critic=\[\]"):
+        gather(episodes, ["position", "place"], 1, critic=["place"])
     with pytest.raises(DataError, match="human or a script"):
         gather([], ["position"], 1)
     other = demonstrations(1, 9)

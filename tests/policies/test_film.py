@@ -141,7 +141,7 @@ def test_it_learns_what_is_shown_and_said():
     ("options", "said"),
     [
         ({"chunk": 0}, "chunk 0"),
-        ({"chunk": 2.5}, "chunk 2.5"),
+        ({"chunk": 2.5}, r"chunk cannot be 2\.5"),
         ({"chunk": 10**9}, "chunk 1000000000.*1 to 1024"),
         ({"execute": 3}, "execute 3"),
         ({"execute": -1}, "execute -1"),

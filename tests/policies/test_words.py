@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError
-from policies.words import Words, words_of
+from policies.settings import configured
+from policies.words import Words
 
 CUT = ("x" * 63 + "é").encode()[:64]
 
@@ -82,11 +83,10 @@ def test_more_texts_than_are_remembered_read_the_same(monkeypatch: pytest.Monkey
 
 def test_the_name_tells_what_weights_fit():
     assert Words().name != Words(length=8).name != Words(vocabulary=99).name
-    assert words_of({"vocabulary": 99, "length": 8}).name == Words(99, 8).name
-    assert words_of(None).name == Words().name
+    assert Words(99, 8).name == "words/99/8"
 
 
 @pytest.mark.parametrize("config", [{"vocabulary": 1}, {"length": 0}, {"lenght": 3}])
 def test_a_wrong_config_is_refused(config: dict[str, int]):
     with pytest.raises(ConfigError, match=r"policy\.words"):
-        words_of(config)
+        configured(Words, config, "policy.words")
