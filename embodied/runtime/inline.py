@@ -156,24 +156,34 @@ class InlineRun:
             first.begin_with(read_weights(begin.weights, self.policy))
             self.origin["weights"] = begin.weights
         if self.cloner is not None:
-            self.progress.update(phase="demonstrations")
-            shown = self._demonstrate()
-            self.progress.update(phase="cloning", env_steps=self.env_steps)
-            values |= self.cloner.fit(shown)
-            self._say_skipped(values)
-            values["learner/demonstrations"] = shown.count
-            self.origin |= {"demonstrations": shown.source, "episodes": shown.count}
+            cloned, parts = self._clone(self.cloner)
+            values |= cloned
         published = self.publisher.publish(self.trained)
         if self.cloner is not None:
-            parts = sorted(set(shown.parts))
             record_consumed(self.folder / "episodes", self.step, published.manifest.number, parts)
-        self.warm = True
+        self._warmed()
         if self.settings.compare.split is not None:
             keep_clone(self.folder, self.trained.tensors())
         values |= self._evaluate()
         values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}
         self.store.seal()
         self.metrics.write(self.step, values | {"wall/step_s": time.perf_counter() - start, "wall/s": self.elapsed_s})
+
+    def _clone(self, cloner: EpisodeLearner) -> tuple[dict[str, float], list[str]]:
+        """Learn from demonstrations, which are let go of then; metrics, and what the update's record names."""
+        self.progress.update(phase="demonstrations")
+        shown = self._demonstrate()
+        self.progress.update(phase="cloning", env_steps=self.env_steps)
+        values = cloner.fit(shown)
+        self._say_skipped(values)
+        self.origin |= {"demonstrations": shown.source, "episodes": shown.count}
+        return values | {"learner/demonstrations": shown.count}, sorted(set(shown.parts))
+
+    def _warmed(self) -> None:
+        """The warm start is over: where a learner goes on, the cloner and its optimiser only take memory."""
+        self.warm = True
+        if self.learner is not None:
+            self.cloner = None
 
     def _demonstrate(self) -> Demonstrated:
         """The first demonstrations, of the store that is named or else of the expert."""
@@ -356,7 +366,9 @@ class InlineRun:
         self.assembler.load(saved.learner["assembler"])
         self.step, self.env_steps = int(state["step"]), int(state["env_steps"])
         self.reached, self.played = int(state["reached"]), int(state["played"])
-        self.warm, self.earlier_s = bool(state["warm"]), float(state["elapsed_s"])
+        self.earlier_s = float(state["elapsed_s"])
+        if state["warm"]:
+            self._warmed()
         self.origin, self.skipped = dict(state.get("origin", {})), int(state.get("skipped", 0))
         self.metrics.truncate_after(self.step)
         self.publisher.publish(self.trained, held)
