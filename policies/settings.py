@@ -31,8 +31,8 @@ def configured(kind: type[T], config: Mapping[str, Any], where: str = "policy", 
     parameters, hints = inspect.signature(kind).parameters, get_type_hints(kind.__init__)
     known = {name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD} - given.keys()
     takes_any = len(known) + len(given) < len(parameters)
-    for name in known - config.keys():
-        if parameters[name].default is inspect.Parameter.empty:
+    for name, parameter in parameters.items():
+        if name in known - config.keys() and parameter.default is parameter.empty:
             raise ConfigError(f"{name} is missing", f"{where}.{name}", f"give {_described(hints[name])}")
     arguments = dict(given)
     for name, value in config.items():
