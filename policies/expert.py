@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average, seeded_
+from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average, projector, seeded_
 from policies.network import Inputs
 from policies.nn import orthogonal_linear
 from policies.senses import Senses
@@ -55,7 +55,7 @@ class Reader(nn.Module):
         self.eyes = nn.ModuleDict({camera: Convolutions(channels, said) for camera in self.cameras})
         self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras if grid})
         self.points = SpatialSoftmax()
-        self.coordinates = nn.ModuleDict({c: nn.Linear(2 * channels[-1], width) for c in self.cameras})
+        self.coordinates = nn.ModuleDict({c: projector(2 * channels[-1], width) for c in self.cameras})
         self.camera_embedding = nn.Parameter(torch.zeros(len(self.cameras), width)) if len(self.cameras) > 1 else None
         self.state = nn.Linear(senses.sizes[0], width) if senses.sizes[0] else None
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))

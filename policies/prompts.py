@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average
+from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average, projector
 
 
 class PictureTokens(nn.Module):
@@ -28,7 +28,7 @@ class PictureTokens(nn.Module):
     ) -> None:
         super().__init__()
         self.convolutions = Convolutions(channels, width)
-        self.points, self.coordinates = SpatialSoftmax(), nn.Linear(2 * channels[-1], width)
+        self.points, self.coordinates = SpatialSoftmax(), projector(2 * channels[-1], width)
         with torch.no_grad():
             blank = torch.zeros(1, *shape, dtype=torch.uint8)
             cells = self.convolutions(blank, torch.zeros(1, width))[0, 0].numel() if grid else 0

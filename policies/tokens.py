@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from embodied import noise
-from embodied.errors import WeightsRefused
+from embodied.errors import ConfigError, WeightsRefused
 from embodied.spec import AgentSpec
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
@@ -38,6 +38,7 @@ class TokenSettings(VLASettings):
         channels: Of the convolutions; all but the last halve the picture's edges. grid: Whether each cell of what they
             leave is an embedding. vision_layers: Of the transformer over a picture's embeddings.
         word_tokens: Embeddings that an instruction of any length becomes.
+        token_dropout: Share of the tokens said before that cloning replaces by random ones.
         lora: A version then consists of the adapters and of what is not the decoder, and the decoder's own weights
             stand still.
         base: Path of a `model.safetensors` of this policy without `lora`, to begin with.
@@ -54,6 +55,7 @@ class TokenSettings(VLASettings):
     grid: bool = True
     vision_layers: int = 0
     word_tokens: int = 2
+    token_dropout: float = 0.5
     lora: Lora | None = None
     base: str | None = None
     block: int = 16
@@ -68,6 +70,8 @@ class TokenSettings(VLASettings):
         super().__post_init__()
         self.require_multiple("width", 2 * self.heads, f"with {self.heads} heads")
         self.require_multiple("heads", self.kv_heads, "the heads of keys and values")
+        if not 0 <= self.token_dropout <= 1:
+            raise ConfigError(f"token_dropout {self.token_dropout}", "policy.token_dropout", "give a share from 0 to 1")
 
 
 class TokenNetwork(VLANetwork):
@@ -89,6 +93,7 @@ class TokenNetwork(VLANetwork):
         super().__init__(senses, scale, settings)
         assert senses.words is not None
         self.bins, self.tokens, self.clone_std = settings.bins, self.chunk * self.action_dim, 0.0
+        self.token_dropout = settings.token_dropout
         self.cameras = [stream.name for stream in senses.pictures]
         generator, width, heads = torch.Generator().manual_seed(settings.seed), settings.width, settings.heads
         read = InstructionTokens(senses.words.vocabulary, senses.words.length, width, heads, settings.word_tokens)
@@ -170,8 +175,15 @@ class TokenNetwork(VLANetwork):
         return Judged(self._by_action(log_probs), self.value_of(inputs, prompt.mean(1)), self._by_action(entropy))
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
-        """Cross entropy with what was demonstrated, blurred by `clone_std`, mean over an action's numbers."""
-        logits = self.logits(self.prompt(inputs), self.tokens_of(actions))
+        """Cross entropy with what was demonstrated, blurred by `clone_std`, mean over an action's numbers.
+
+        Some of the tokens that were said before are random ones (as words in Bowman et al. 2016, arXiv:1511.06349), so
+        that the decoder looks at the picture instead of going on as it began.
+        """
+        tokens = self.tokens_of(actions)
+        others = torch.randint(self.bins, tokens.shape, generator=generator).to(tokens.device)
+        lost = (torch.rand(tokens.shape, generator=generator) < self.token_dropout).to(tokens.device)
+        logits = self.logits(self.prompt(inputs), torch.where(lost, others, tokens))
         wanted = binned.blurred((actions / self.action_scale).flatten(1), self.bins, self.clone_std)
         return -self._by_action((wanted * torch.log_softmax(logits, dim=-1)).sum(-1)).mean(-1)
 

@@ -23,6 +23,7 @@ from policies.mlp import ACTION_NOISE
 from policies.tokens import TokenPolicy, build
 
 SMALL: dict[str, Any] = {
+    "token_dropout": 0.0,
     "chunk": 2, "state": ["position"], "bins": 9, "width": 16, "layers": 2, "heads": 2, "kv_heads": 1, "ff": 32,
     "channels": [4, 8, 8], "vision_layers": 1, "block": 4, "words": {"vocabulary": 64, "length": 6},
 }  # fmt: skip
@@ -111,6 +112,18 @@ def test_a_learner_finds_the_probabilities_that_the_actor_had():
     p /= p.sum(-1, keepdims=True)
     expected = -(p * np.log(p)).sum(-1).reshape(ROWS, 2, 3)
     np.testing.assert_allclose(judged.entropy.detach().numpy(), expected, atol=1e-5)
+
+
+def test_cloning_replaces_some_of_what_was_said_before():
+    heard = []
+    policy, observation = make_policy(token_dropout=0.25, chunk=64), observe(ROWS)
+    inputs, actions = policy.inputs(observation.streams, ROWS), torch.zeros(ROWS, 64, 3)
+    logits = policy.network.logits
+    policy.network.logits = lambda prompt, tokens: heard.append(tokens) or logits(prompt, tokens)
+    policy.network.clone_loss(inputs, actions, torch.Generator().manual_seed(0))
+    others = heard[0] != policy.network.tokens_of(actions)
+    assert 0.15 < others.float().mean() < 0.3  # a ninth of what replaces a token is that token
+    assert len(heard[0][others].unique()) == 8
 
 
 def test_what_was_not_executed_changes_nothing_of_what_was():
