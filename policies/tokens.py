@@ -26,6 +26,9 @@ from policies.senses import Senses
 from policies.settings import configured
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
 
+TOKEN_STD = 0.02
+"""Of the decoder's embeddings and weights to begin with."""
+
 
 @dataclass(frozen=True)
 class TokenSettings(VLASettings):
@@ -84,6 +87,8 @@ class TokenNetwork(VLANetwork):
 
     Attributes:
         decoder: Continues the prompt.
+        begin: Ends the prompt, as small as the decoder's own embeddings: the first token would else be said from one
+            that is so large that little of what it attends to is heard beside it.
         tokens: K * D, how many it says.
         clone_std: Raw units by which demonstrated numbers are blurred for cloning; what the clone explores with.
     """
@@ -101,19 +106,20 @@ class TokenNetwork(VLANetwork):
             s.name: PictureTokens(s.shape, settings.channels, width, settings.vision_layers, heads, settings.grid)
             for s in senses.pictures
         }
-        length = sum(eye.cells for eye in seen.values()) + settings.word_tokens + bool(numbers)
+        length = sum(eye.cells for eye in seen.values()) + settings.word_tokens + bool(numbers) + 1
         self.words = seeded_(read, generator)
         self.eyes = nn.ModuleDict({name: seeded_(eye, generator) for name, eye in seen.items()})
         self.proprioception = seeded_(nn.Linear(numbers, width), generator) if numbers else None
+        self.begin = nn.Parameter(torch.empty(width).normal_(0.0, TOKEN_STD, generator=generator))
         self.critic = Critic(numbers + own if own else 0, width, settings.critic_hidden, generator)
         self.decoder = Qwen2ForCausalLM(_decoder_config(settings, length + self.tokens)).eval()
 
     def prompt(self, inputs: Inputs) -> Tensor:
-        """[N, P, d] embeddings: each camera's cells, the instruction, the state. P is the same for every row."""
+        """[N, P, d] embeddings: each camera's cells, the instruction, the state, `begin`. P is the same for every row."""
         said, meaning = self.words(inputs["words"])
         seen = [self.eyes[camera](inputs[camera], meaning) for camera in self.cameras]
         felt = [self.proprioception(inputs["state"])[:, None]] if self.proprioception is not None else []
-        return torch.cat([*seen, said, *felt], dim=1)
+        return torch.cat([*seen, said, *felt, self.begin.expand(len(said), 1, -1)], dim=1)
 
     def features(self, inputs: Inputs) -> Tensor:
         return self.prompt(inputs).mean(1)
@@ -199,7 +205,7 @@ def _decoder_config(settings: TokenSettings, positions: int) -> Qwen2Config:
         architectures=["Qwen2ForCausalLM"], vocab_size=settings.bins, hidden_size=settings.width,
         num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.kv_heads,
         intermediate_size=settings.ff, max_position_embeddings=positions, tie_word_embeddings=False, dtype="float32",
-        attn_implementation="sdpa",  # type: ignore[call-arg]
+        attn_implementation="sdpa", initializer_range=TOKEN_STD,  # type: ignore[call-arg]
     )  # fmt: skip
 
 
