@@ -115,7 +115,7 @@ class TokenNetwork(VLANetwork):
         self.decoder = Qwen2ForCausalLM(_decoder_config(settings, length + self.tokens)).eval()
 
     def prompt(self, inputs: Inputs) -> Tensor:
-        """[N, P, d] embeddings: each camera's cells, the instruction, the state, `begin`. P is the same for every row."""
+        """[N, P, d] embeddings: cells of cameras, the instruction, the state, `begin`. P is the same for every row."""
         said, meaning = self.words(inputs["words"])
         seen = [self.eyes[camera](inputs[camera], meaning) for camera in self.cameras]
         felt = [self.proprioception(inputs["state"])[:, None]] if self.proprioception is not None else []
