@@ -7,6 +7,8 @@ from embodied.monitor.stats import mcnemar, paired_difference
 from embodied.runtime.measuring import Cell
 
 SIGNIFICANT = 0.05
+LEAST_PAIRS = 6
+"""Of fewer pairs McNemar's exact test never gives p < 0.05: of five that all fall one way it is 2 / 2^5."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,25 @@ class Compared:
         return self.both + self.only_first + self.only_second + self.neither
 
     def sentence(self) -> str:
-        """Who succeeds more often, by how much, and how sure that is."""
+        """Who succeeds more often, by how much, and how sure that is.
+
+        Newcombe's interval and McNemar's exact test are made in different ways, and with few pairs one may find a
+        difference where the other finds none: then it says so, and names nobody.
+        """
+        if not self.pairs:
+            return f"no pairs to compare {self.first} and {self.second} by, {self.left_out} left out for faults"
         points, low, high = (100 * value for value in (self.difference, self.low, self.high))
         better, worse = (self.first, self.second) if points > 0 else (self.second, self.first)
-        if self.p < SIGNIFICANT:
+        test, interval = self.p < SIGNIFICANT, not self.low <= 0 <= self.high
+        if test and interval:
             if points < 0:
                 points, low, high = -points, -high, -low
             said = f"{better} succeeds more often than {worse}, by {points:.1f} points"
         else:
-            said = f"no significant difference: {self.first} minus {self.second} is {points:.1f} points"
+            few = "too few pairs to tell"
+            none = few if self.pairs < LEAST_PAIRS else "no significant difference"
+            doubt = f"{few} (interval and test disagree)" if test != interval else none
+            said = f"{doubt}: {self.first} minus {self.second} is {points:.1f} points"
         p = "p < 0.0001" if self.p < 1e-4 else f"p = {self.p:.2g}"
         counts = f"{self.only_first} only {self.first}, {self.only_second} only {self.second}"
         faults = f", {self.left_out} left out for faults" if self.left_out else ""
