@@ -31,7 +31,10 @@ def blurred(raw: Tensor, bins: int, std: float) -> Tensor:
 
 def inverse_cdf(logits: Tensor, uniforms: Tensor) -> Tensor:
     """Tokens [N] sampled from the softmax of logits [N, V]: the first whose cumulative probability exceeds the number
-    in [0, 1) of its row [N] (inversion, Devroye 1986, "Non-Uniform Random Variate Generation", chapter III.2)."""
+    in [0, 1) of its row [N] (inversion, Devroye 1986, "Non-Uniform Random Variate Generation", chapter III.2).
+
+    Where logits are NaN it is token 0, whose `log_prob` is NaN.
+    """
     cumulative = torch.softmax(logits.double(), dim=-1).cumsum(-1)
     reached = cumulative <= uniforms.double().unsqueeze(-1) * cumulative[:, -1:]
     return reached.sum(-1).clamp(max=logits.shape[-1] - 1)

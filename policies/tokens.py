@@ -1,6 +1,7 @@
 """A vision-language-action policy whose actions are words: a Qwen2 decoder reads pictures, the instruction and the
 robot's state as embeddings, and says one token per number of the chunk (RT-2, Brohan et al. 2023, arXiv:2307.15818)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,8 +172,16 @@ class TokenNetwork(VLANetwork):
 
     def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
         prompt = self.prompt(inputs)
-        tokens, log_probs = self.generate(prompt, draws)
-        return Decided(self.actions_of(tokens), self._by_action(log_probs), self.value_of(inputs, prompt.mean(1)))
+        return self.decided(*self.generate(prompt, draws), self.value_of(inputs, prompt.mean(1)))
+
+    def decided(self, tokens: Tensor, log_probs: Tensor, values: Tensor) -> Decided:
+        """Of generated tokens and their log-probabilities, both [N, K * D].
+
+        An action is NaN where its log-probability is not finite: broken logits still name a token, which is a full
+        action.
+        """
+        said = self._by_action(log_probs)
+        return Decided(self.actions_of(tokens).where(said.isfinite(), math.nan), said, values)
 
     def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         prompt, tokens = self.prompt(inputs), self.tokens_of(actions)

@@ -126,11 +126,19 @@ class TorchPolicy:
             theirs, mine_is = np.asarray(tensors[name]), (tuple(own.shape), np.dtype(np.float32))
             if (theirs.shape, theirs.dtype) != mine_is:
                 what = f"tensor {name} is {theirs.dtype}{list(theirs.shape)}, not float32{list(own.shape)}"
-                raise WeightsRefused(what, where, "use weights trained for this spec and these network sizes")
+                same = theirs.shape == mine_is[0]
+                fix = "convert it to float32" if same else "use weights trained for this spec and these network sizes"
+                raise WeightsRefused(what, where, fix)
             if not np.isfinite(theirs).all():
                 raise WeightsRefused(
                     f"tensor {name} holds numbers that are not finite", where, "publish an older version"
                 )
+        scale, own_scale = np.asarray(tensors["action_scale"]), self.network.action_scale.cpu().numpy()
+        if (at := np.flatnonzero(scale != own_scale)).size:
+            what = f"action_scale[{at[0]}] is {scale[at[0]]:.6g}, and {own_scale[at[0]]:.6g} in this policy"
+            raise WeightsRefused(what, where, "use weights trained with these limits of actions, or give theirs")
+        if (np.asarray(tensors["std"]) <= 0).any():
+            raise WeightsRefused("tensor std holds numbers that are not above zero", where, "publish an older version")
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         self.check_tensors(tensors)

@@ -132,8 +132,7 @@ class PolicyHost:
                 row = int(np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1))[0])
                 raise DataError(
                     f"stream {name} is not finite in row {row}",
-                    f"body {observation.rows.body[row]}, episode {observation.rows.episode[row]}, "
-                    f"step {observation.rows.seq[row]}",
+                    _of(observation.rows, row),
                     "end the episode as an infrastructure fault before asking",
                 )
         if self._checking:
@@ -155,7 +154,8 @@ class PolicyHost:
         """Decide for rows that `check` has passed; the chunk carries the version and the policy's name.
 
         Raises:
-            DataError: The policy's answer has another shape or dtype than its spec says.
+            DataError: The policy's answer has another shape or dtype than its spec says, or an action that is no finite
+                number; names version and row.
         """
         spec, count = self.spec, len(observation.rows)
         shape = (count, *self._decided)
@@ -175,6 +175,14 @@ class PolicyHost:
                     f"policy {spec.name}",
                     f"its spec says float32 {wanted}",
                 )
+        finite = np.isfinite(chunk.actions)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite.reshape(count, -1).all(axis=1))[0])
+            raise DataError(
+                f"policy {spec.name} gave an action that is not finite in row {row}",
+                f"version {self.version.label}, {_of(observation.rows, row)}",
+                "serve another version; look for divergence in the training of this one",
+            )
         stored = {name: (array.shape[1:], array.dtype) for name, array in chunk.stored.items()}
         if stored != (self._stored if mode == "sample" else {}):
             what = f"the policy stored {stored or 'nothing'} with its actions"
@@ -315,3 +323,7 @@ class PolicyHost:
             counts += np.bincount(ended[numbers == number], minlength=len(Outcome))
         for number in sorted(self.outcomes)[:-_VERSIONS_COUNTED]:
             del self.outcomes[number]
+
+
+def _of(rows: Rows, row: int) -> str:
+    return f"body {rows.body[row]}, episode {rows.episode[row]}, step {rows.seq[row]}"

@@ -14,18 +14,9 @@ from embodied.data import ActionChunk, Observation
 from embodied.spec import AgentSpec
 from policies.base import Mode
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided
 from policies.settings import configured
 from policies.tokens import TokenNetwork, TokenPolicy
 from policies.vllm.engine import EngineSettings, VLLMEngine, settings_of
-
-
-class _Network(TokenNetwork):
-    """In steps, so that another engine can take the decoder's."""
-
-    def decided(self, tokens: Tensor, log_probs: Tensor, values: Tensor) -> Decided:
-        """Of tokens that another engine gave, and their log-probabilities, both [N, K * D]."""
-        return Decided(self.actions_of(tokens), self._by_action(log_probs), values)
 
 
 class VLLMPolicy(TokenPolicy):
@@ -47,8 +38,6 @@ class VLLMPolicy(TokenPolicy):
         ConfigError, SpecMismatch, CorruptFile, WeightsRefused: As `TokenPolicy`.
     """
 
-    network: _Network
-    network_type = _Network
     loads_in_place = True
     _next: TokenPolicy | None = None
 
@@ -100,7 +89,6 @@ class VLLMPolicy(TokenPolicy):
             return
         self._next.load(tensors)
         network = self._next.network
-        assert isinstance(network, _Network)
         self.engine.load(_decoder(network))
         self.network, self._next.network = network, self.network
 

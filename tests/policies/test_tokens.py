@@ -17,6 +17,7 @@ from embodied.data import Observation
 from embodied.errors import ConfigError, DataError, SpecMismatch, WeightsRefused
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
+from embodied.serving.host import PolicyHost
 from embodied.spec import AgentSpec
 from policies import bins
 from policies.mlp import ACTION_NOISE
@@ -28,6 +29,7 @@ SMALL: dict[str, Any] = {
     "channels": [4, 8, 8], "vision_layers": 1, "block": 4, "words": {"vocabulary": 64, "length": 6},
 }  # fmt: skip
 TOKENS, ROWS = 6, 11
+ONE = torch.tensor([1])
 
 
 def make_policy(seed: int = 0, **options: Any) -> TokenPolicy:
@@ -281,3 +283,14 @@ def test_demonstrated_numbers_are_blurred_by_a_normal_distribution():
     sharp = bins.blurred(torch.from_numpy(raw), count, 0.0)
     assert sharp.sum(1).tolist() == [1.0, 1.0, 1.0]
     assert sharp.argmax(1).tolist() == [42, 0, 32]
+
+
+@pytest.mark.parametrize("mode", ["sample", "mean"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite_give_no_action(mode: Any, value: float):
+    policy, observation = make_policy(), observe(3)
+    policy.network.decoder.lm_head.register_forward_hook(lambda layer, given, logits: logits.index_fill(0, ONE, value))
+    made = policy.act(observation, observation.rows.noise_keys(0), mode)
+    assert np.isnan(made.actions[1]).all() and np.isfinite(made.actions[[0, 2]]).all()
+    with pytest.raises(DataError, match="not finite in row 1"):
+        PolicyHost(policy).act(observation, observation.rows.noise_keys(0), mode)

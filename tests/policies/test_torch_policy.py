@@ -8,7 +8,7 @@ from pictured import AGENT, observe
 from torch import Tensor, nn
 
 from embodied.data import Observation, Rows
-from embodied.errors import SpecMismatch
+from embodied.errors import SpecMismatch, WeightsRefused
 from embodied.serving.host import PolicyHost
 from embodied.spec import Stream
 from policies.base import Checking
@@ -103,3 +103,17 @@ def test_a_version_is_a_copy():
     theirs.load(tensors)
     tensors["bias"][:] = 4.0
     assert (theirs.tensors()["bias"] == 3.0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("action_scale", 5.0, r"action_scale\[1\] is 5, and 1 in this policy"), ("std", 0.0, "std holds.*above zero"),
+     ("std", -1.0, "std holds.*above zero"), ("std", np.inf, "std holds.*not finite")],
+)  # fmt: skip
+def test_scales_that_are_not_its_own_or_no_scales_are_refused(name: str, value: float, said: str):
+    policy, tensors = make_policy(), make_policy().tensors()
+    tensors[name][1] = value
+    with pytest.raises(WeightsRefused, match=said) as error:
+        policy.load(tensors)
+    assert "\n" not in error.value.line() and error.value.fix
+    assert policy.tensors()[name][1] == 1.0

@@ -101,3 +101,19 @@ def test_outcomes_are_counted_per_version_and_bounded() -> None:
     for outcomes in ([1], [1, 7], [1, -1]):
         with pytest.raises(MessageError):
             host.outcome(rows, outcomes)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("mode", ["sample", "mean"])
+def test_an_action_that_is_not_finite_is_refused_by_version_and_row(value: float, mode: Any) -> None:
+    class Diverged(TinyPolicy):
+        def act(self, *given: Any) -> ActionChunk:
+            chunk = super().act(*given)
+            chunk.actions[2, 1, 0] = value
+            return chunk
+
+    host, seen = PolicyHost(Diverged()), observation(4, seed=7)
+    host.switch(manifest(3), tensors(3))
+    with pytest.raises(DataError, match=r"action that is not finite in row 2 .*body 2, episode 0, step 7") as caught:
+        host.act(seen, seen.rows.noise_keys(0), mode)
+    assert manifest(3).label in caught.value.where and "\n" not in caught.value.line()
