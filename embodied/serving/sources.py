@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import Busy, CorruptFile, EmbodiedError, WeightsRefused
 from embodied.weights.manifest import Manifest
-from embodied.weights.tensors import HEADER_LIMIT
+from embodied.weights.tensors import header_limit
 from embodied.weights.transfer import views
 
 _FIX = "publish the version again, or roll back"
@@ -80,8 +80,8 @@ class FileSource:
         prefix = np.zeros(8, np.uint8)
         self._fill(prefix, 0)
         length = int.from_bytes(prefix.tobytes(), "little")
-        if length > min(HEADER_LIMIT, os.fstat(self._file.fileno()).st_size):
-            raise CorruptFile("its header is longer than the file", str(self._path), _FIX)
+        if length > min(header_limit(self.manifest.nbytes), os.fstat(self._file.fileno()).st_size):
+            raise CorruptFile("its header is longer than the file, or than its tensors need", str(self._path), _FIX)
         text = np.zeros(length, np.uint8)
         self._fill(text, 8)
         try:
