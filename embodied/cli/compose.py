@@ -1,5 +1,6 @@
 """Configurations composed from `configs/` and the words on the command line, with one-line errors."""
 
+import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from embodied.errors import ConfigError, nearest
+from embodied.runtime.build import defaults
 
 FOLDER = Path(str(files("embodied"))) / "configs"
 
@@ -95,11 +97,12 @@ _SPLITS = {"train": "compare.split", "eval": "splits"}
 
 
 def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
-    """Print the help of a command whose keys are `configs/<name>.yaml` if it is asked for; says whether it was."""
+    """Print the help of a command whose keys are `configs/<name>.yaml` if it is asked for; says whether it was. Other
+    words choose what it tells of, such as `experiment=vla_reach`."""
     if not {"-h", "--help"} & set(arguments):
         return False
     print(text)
-    config = compose_config(name, [])
+    config = compose_config(name, [word for word in arguments if "=" in word])
     known = groups()
     grouped = [str(key) for key in config if str(key) in known]
     extra = {"train": ["experiment", "randomise"]}.get(name, [])
@@ -113,7 +116,28 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
     text = (FOLDER / f"{name}.yaml").read_text().partition("_self_")[2].replace("  - experiment: null\n", "")
     print("Keys and their defaults:")
     print("\n".join(f"  {line}" for line in text.strip().splitlines()))
-    print("\nGroups, as they are by default:")
+    print("\nGroups, as they are with these words:")
     chosen = OmegaConf.masked_copy(config, grouped)
     print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(chosen).splitlines()))
+    for group in OPEN_GROUPS:
+        _show_more(group, OmegaConf.select(config, group))
     return True
+
+
+def _show_more(group: str, config: DictConfig | None) -> None:
+    """The keys of a group that no file names."""
+    if not isinstance(config, DictConfig) or not config.get("target"):
+        return
+    given = {str(key): value for key, value in config.items()}
+    try:
+        more = defaults(given, group)
+    except ModuleNotFoundError as error:
+        print(f"\nMore keys of {group}: install {error.name} to see them")
+        return
+    if more:
+        print(f"\nMore keys of {group}, and their defaults; {given['target'].rpartition('.')[0]} explains them:")
+        print("\n".join(f"  {group}.{key}: {_written(value)}" for key, value in more.items()))
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, default=str).strip('"')

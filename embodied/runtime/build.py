@@ -45,6 +45,32 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     return target(*args, config=settings(**_checked(settings, given | options, where)), **rest)
 
 
+def defaults(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What `config["target"]` takes beside the keys of `config`, and its defaults, where these are plain values.
+
+    A function is asked for what it returns, and a class for its `config` or `settings_type`, dataclasses, or arguments.
+
+    Raises:
+        ConfigError: The path cannot be imported.
+    """
+    target = resolve(config, where)
+    if inspect.isfunction(target):
+        target = get_type_hints(target).get("return", target)
+    if settings := _settings_of(target) or getattr(target, "settings_type", None):
+        found = {
+            field.name: field.default_factory() if callable(field.default_factory) else field.default
+            for field in dataclasses.fields(settings)
+        }
+    else:
+        found = {name: parameter.default for name, parameter in inspect.signature(target).parameters.items()}
+    skipped = {*config, "seed"}  # the run's own
+    return {name: value for name, value in found.items() if name not in skipped and _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | tuple | list | dict)
+
+
 def require_parts(made: Any, config: Mapping[str, Any], where: str, *names: str) -> None:
     """Raise a `ConfigError` unless what `build` made has the attributes that make it a `where`."""
     for name in names:

@@ -41,7 +41,9 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
                 remove(folder)
             raise
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"`embodied train resume={folder}` goes on from the last checkpoint") from None
+            there = checkpoints.checkpoints(folder / "checkpoints")
+            what = "goes on from the last checkpoint" if there else "begins again: there is no checkpoint yet"
+            raise KeyboardInterrupt(f"`embodied train resume={folder}` {what}") from None
     print(line)
     return 0
 
