@@ -15,8 +15,17 @@ from embodied.learning.demonstrations import Demonstrations, gather
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
+from embodied.learning.ranges import Range, check_settings, checked_device
 from policies.network import Inputs
 from policies.torch_policy import TorchPolicy
+
+# Standard deviations are 32-bit floats, of which some must be left for what is multiplied and divided by them.
+RANGES = {
+    "steps": Range(1), "seconds": Range(), "batch": Range(1), "lr": Range(above=True),
+    "std_floor": Range(1e-12, 1e6), "initial_std": Range(1e-6, 1e6),
+    "word_dropout": Range(0, 1), "picture_jitter": Range(0, 1), "picture_shift": Range(0, 4096),
+    "max_grad_norm": Range(high=math.inf, above=True),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,8 +34,8 @@ class BCConfig:
 
     Attributes:
         steps: Gradient steps of one `fit`; few, since a handful of demonstrations is soon learned by heart.
-        seconds: Of wall time after which a `fit` ends, whatever its steps; 0 for no limit (one that is cut by it does
-            not repeat bit for bit).
+        seconds: Of wall time after which a `fit` ends, whatever its steps, but not before the first; 0 for no limit
+            (one that is cut by it does not repeat bit for bit).
         batch: Decisions in each step, drawn with replacement.
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
         std_floor: Least standard deviation of the normaliser, in physical units.
@@ -56,17 +65,9 @@ class BCConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "lr", "std_floor", "initial_std"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)}", "algo bc", "give a number above zero")
-        if not 0 <= self.word_dropout < 1:
+        check_settings(self, "algo bc", RANGES)
+        if self.word_dropout == 1:
             raise ConfigError(f"word_dropout={self.word_dropout}", "algo bc", "give a share below 1")
-        if not 0 <= self.picture_jitter <= 1:
-            raise ConfigError(f"picture_jitter={self.picture_jitter}", "algo bc", "give a number from 0 to 1")
-        if self.picture_shift < 0:
-            raise ConfigError(f"picture_shift={self.picture_shift}", "algo bc", "give 0 pixels or more")
-        if self.seconds < 0:
-            raise ConfigError(f"seconds={self.seconds}", "algo bc", "give 0 for no limit, or more")
 
 
 class BehaviourCloning(PolicyLearner):
@@ -81,7 +82,7 @@ class BehaviourCloning(PolicyLearner):
 
     def __init__(self, policy: TorchPolicy, config: BCConfig | None = None) -> None:
         self.policy, self.config = policy, config or BCConfig()
-        self.network = policy.network.to(self.config.device)
+        self.network = policy.network.to(checked_device(self.config.device, "algo bc"))
         self.normaliser = Normaliser(len(self.network.mean), self.config.std_floor)
         trained = [p for p in self.network.parameters() if p.requires_grad]
         self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)
@@ -103,9 +104,11 @@ class BehaviourCloning(PolicyLearner):
             net.set_normaliser(*self.normaliser.frozen())
         net.prepare_clone(cfg.initial_std)
         losses, norms = [], []
-        start, done, size = time.monotonic(), 0.0, min(cfg.batch, len(shown))
+        start, size = time.monotonic(), min(cfg.batch, len(shown))
         for step in range(cfg.steps):
-            done = max(step / cfg.steps, (time.monotonic() - start) / cfg.seconds if cfg.seconds else 0.0)
+            done = step / cfg.steps
+            if cfg.seconds and step:
+                done = max(done, (time.monotonic() - start) / cfg.seconds)
             if done >= 1.0:
                 break
             self.optimiser.lr = cfg.lr * 0.5 * (1.0 + math.cos(math.pi * done))

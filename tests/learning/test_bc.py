@@ -1,6 +1,7 @@
 """Behaviour cloning: learns what demonstrators chose, resumes exactly, and hands over to PPO."""
 
 import io
+import math
 
 import numpy as np
 import pytest
@@ -119,5 +120,32 @@ def test_nothing_to_learn_from_is_said():
     with pytest.raises(DataError, match="no agent robot"):
         episode.agents = {"left": episode.agents["robot"]}
         learner.fit([episode])
-    with pytest.raises(ConfigError, match="steps=0"):
-        BCConfig(steps=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("steps", 0), ("steps", 1.5), ("steps", None), ("batch", 0), ("batch", True), ("lr", 0.0), ("lr", math.inf),
+        ("lr", "fast"), ("std_floor", math.inf), ("std_floor", 0.0), ("initial_std", math.inf), ("initial_std", 1e-9),
+        ("seconds", math.nan), ("seconds", -1.0), ("word_dropout", 1.0), ("picture_jitter", 1.5), ("picture_shift", -1),
+        ("max_grad_norm", -1.0), ("max_grad_norm", 0.0), ("max_grad_norm", math.nan), ("agent", ""), ("seed", 0.5),
+        ("device", 3),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}=.*algo bc.*give a") as caught:
+        BCConfig(**{key: value})
+    assert "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:77", "meta"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"no device={device} on this machine"):
+        BehaviourCloning(make_policy(), BCConfig(device=device))
+
+
+def test_however_short_the_time_is_a_step_is_taken() -> None:
+    learner = BehaviourCloning(make_policy(), BCConfig(steps=10**9, seconds=1e-9))
+    before = learner.tensors()["actor.0.weight"]
+    assert learner.fit(demonstrations(2, 0))["learner/bc_steps"] == 1
+    assert not np.array_equal(before, learner.tensors()["actor.0.weight"])
