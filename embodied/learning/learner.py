@@ -133,6 +133,7 @@ class Optimiser:
         rates = [rate for part, rate in zip(parts, (lr, apart_lr), strict=True) if part]
         groups = [{"params": [g.values], "lr": rate} for g, rate in zip(self.groups, rates, strict=True)]
         self.adam = torch.optim.Adam(groups, eps=1e-5, fused=True)
+        self.rates = [float(rate) for rate in rates]
         self.max_grad_norm, self.max_skipped = max_grad_norm, max_skipped
         self.skipped = 0
         self.skipped_in_a_row = 0
@@ -179,7 +180,7 @@ class Optimiser:
 
     def state(self) -> dict[str, Any]:
         counts = {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
-        return {"adam": deepcopy(self.adam.state_dict())} | counts
+        return {"adam": deepcopy(self.adam.state_dict()), "rates": list(self.rates)} | counts
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise `CorruptFile` unless `state` fits what is trained."""
@@ -190,23 +191,37 @@ class Optimiser:
             counts |= {part["exp_avg_sq"].numel() for part in moments.values()}
             groups = len(state["adam"]["param_groups"])
             int(state["skipped"]), int(state["skipped_in_a_row"])
+            rates = [float(rate) for rate in self._made_with(state)]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"the optimiser's state cannot be read: {type(error).__name__} {error}"
             raise CorruptFile(what, "learner", "resume from an older checkpoint") from None
         own = [group.values.numel() for group in self.groups]
-        if counts - set(own) or len(moments) > len(own) or groups != len(own):
+        if counts - set(own) or len(moments) > len(own) or {groups, len(rates)} != {len(own)}:
             theirs, ours = (", ".join(map(str, sorted(some))) or "other" for some in (counts, own))
             raise CorruptFile(f"the optimiser's state is of {theirs} parameters, not of {ours}", "learner", fix)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` exactly.
+        """Go on from `state` exactly, but at the rates given here where the state was made with others.
 
         Raises:
             CorruptFile: As `check`; nothing has changed then.
         """
         self.check(state)
         self.adam.load_state_dict(deepcopy(state["adam"]))  # which would share the tensors
+        for group, given, before in zip(self.adam.param_groups, self.rates, self._made_with(state), strict=True):
+            if given != before:
+                group["lr"] = given
         self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
+
+    def _made_with(self, state: Mapping[str, Any]) -> list[float]:
+        """The rates that the optimiser of a state was made with.
+
+        States of before these were saved tell only of rates that stay, such as the critic's; the first one's may have
+        moved, and is taken to be as it is given here.
+        """
+        if "rates" in state:
+            return list(state["rates"])
+        return [*self.rates[:1], *(group["lr"] for group in state["adam"]["param_groups"][1:])]
 
 
 def model_state(policy: TorchPolicy) -> dict[str, Tensor]:

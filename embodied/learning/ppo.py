@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embodied.data import Segment
-from embodied.errors import DataError
+from embodied.errors import ConfigError, DataError
 from embodied.learning.batch import AT_ONCE, Batch, assemble, check_on_policy
 from embodied.learning.consistency import check_drift, measure
 from embodied.learning.importance import diagnose, importance_weights
@@ -84,6 +84,22 @@ class PPO(PolicyLearner):
         if self.reference:
             self.reference.load(state["reference"])
         super().load(state)
+        if self.config.target_kl:
+            self.optimiser.lr = min(max(self.optimiser.lr, self.config.lr_min), self.config.lr_max)
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """As `PolicyLearner.check`.
+
+        Raises:
+            ConfigError: A reference is asked for, and the state is of a learner that had none.
+        """
+        if self.parts - state.keys() == {"reference"}:
+            what = "the run has learned without a reference policy so far, and keeps none to stay close to"
+            fix = (
+                "give algo.reference_kl=0, or start a new run with warm_start.weights=<this run> and algo.reference_kl"
+            )
+            raise ConfigError(what, "algo.reference_kl", fix)
+        super().check(state)
 
     def update(self, segments: list[Segment]) -> dict[str, float]:
         """Learn from segments; see `Learner.update`.
