@@ -15,7 +15,7 @@ from embodied.runtime.parts import build_policy
 from embodied.runtime.run_folder import resolve
 from embodied.runtime.settings import Settings, require, saved_config, typed
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import Manifest
+from embodied.weights.manifest import MAX_NUMBER, Manifest
 from embodied.weights.registry import Registry
 from policies.base import Policy
 
@@ -69,8 +69,13 @@ def load_policy(run: str, runs: str, version: str) -> tuple[Settings, Policy, Ma
 
 
 def whole_number(version: str) -> int | str:
-    """A version as a user writes it: a number, or `latest`."""
+    """A version as a user writes it: a number, or `latest`.
+
+    Raises:
+        ConfigError: Neither, or a number of more digits than any version has.
+    """
     if version == "latest":
         return version
-    require(version.isdecimal(), "version", version, "give a whole number, or latest")
+    fits = version.isdecimal() and len(version) <= len(str(MAX_NUMBER))
+    require(fits, "version", version[:40] or "empty", "give a whole number, or latest")
     return int(version)
