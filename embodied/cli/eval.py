@@ -44,14 +44,12 @@ def main(arguments: Sequence[str]) -> int:
         if settings.tasks or settings.splits or settings.against:
             table.show(row.policy, row.label, row.cell.split or "as trained", row.to_dict())
 
-    result = evaluate(settings, seen)
+    measured = evaluate(settings, seen)
+    result = measured.to_dict()
     policies = list(dict.fromkeys(row.policy for row in rows))
     if len(rows) > len(policies):
         for policy in policies:
             table.show(policy, "total", "", summary([row.cell for row in rows if row.policy == policy]))
-    for row in rows:
-        for path in row.videos:
-            print(f"video {path}")
     everything = summary([row.cell for row in rows])
     faults = everything["outcomes"]["infrastructure_fault"]
     print(f"{everything['planned']} episodes planned, {everything['played']} played, {faults} infrastructure faults")
@@ -61,10 +59,15 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{result['task']}: success {100 * result['success_rate']:.1f} % "
         f"(95 % interval {100 * low:.1f} to {100 * high:.1f}) of {result['episodes']} episodes, "
-        f"{result['steps_mean']:.1f} steps, versions {', '.join(map(str, result['policy_versions']))}"
+        f"{result['steps_mean']:.1f} steps, versions {', '.join(map(str, result['policy_versions']))}",
+        flush=True,
     )
-    if "--json" in arguments:
-        print(json.dumps(result))
+    try:
+        for path in measured.write_videos():
+            print(f"video {path}", flush=True)
+    finally:  # what was measured is said whatever becomes of its videos
+        if "--json" in arguments:
+            print(json.dumps(measured.to_dict()))
     return 0
 
 

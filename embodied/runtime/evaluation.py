@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one policy in one cell, and the videos that were written of it."""
+    """What became of one policy in one cell, and the videos that were written of it so far."""
 
     policy: str
     label: str
@@ -69,17 +69,63 @@ class Row:
         return names | summary([self.cell]) | {"actions_digest": digest, "videos": videos}
 
 
-def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row: None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, before its videos are drawn.
+
+    Attributes:
+        settings: What was asked for.
+        cells: Every task under every split.
+        policies: One, or the two that are compared.
+        rows: Of each policy, one for each cell.
+        videos: Folder of the first policy's failures; None for another project's policy, of which there are none.
+    """
+
+    settings: EvalSettings
+    cells: list[Planned]
+    policies: list[Measured]
+    rows: list[list[Row]]
+    videos: Path | None
+
+    def write_videos(self) -> Iterator[Path]:
+        """Draw the failures that were kept, each path as soon as its file is whole, and in its row from then on.
+
+        Raises:
+            InfrastructureError: As `write_failures`; the rows keep what they have.
+        """
+        first = self.policies[0]
+        for planned, row in zip(self.cells, self.rows[0], strict=True):
+            if self.videos is None or not row.cell.failed:
+                continue
+            task, _ = split_of(planned.split, planned.task, first.body)
+            there = self.videos / (f"{planned.label}-{planned.split}" if planned.split else planned.label)
+            for path in write_failures(there, row.cell.failed, task, self.settings.camera, first.renderer):
+                row.videos.append(path)
+                yield path
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values: `success_rate`, `success_ci95`, `episodes`, counts per outcome, `steps_mean`, the
+        `policy_versions` that answered, `actions_digest`, which is equal for two evaluations that took the same
+        actions, and `cells` with the same of each task and split; of a comparison, `against` with the same of the other
+        run, and `comparison`."""
+        settings, rows = self.settings, self.rows
+        tasks = ", ".join(dict.fromkeys(row.label for row in rows[0]))
+        result = {"run": settings.run, "task": tasks, "seed": settings.seed} | _result(rows[0])
+        if len(rows) > 1:
+            names = (self.policies[0].name, self.policies[1].name)
+            result["against"] = {"run": settings.against} | _result(rows[1])
+            result["comparison"] = [
+                compare(a.cell, b.cell, names).to_dict() | {"task": a.label} for a, b in zip(*rows, strict=True)
+            ]
+        return result
+
+
+def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row: None) -> Evaluation:
     """Play each seed exactly once, on every task under every split, with the mode of the policy's distribution.
 
     Args:
         settings: What to measure.
         seen: Is told of every cell when it was measured.
-
-    Returns:
-        `success_rate`, `success_ci95`, `episodes`, counts per outcome, `steps_mean`, the `policy_versions` that
-        answered, `actions_digest`, which is equal for two evaluations that took the same actions, and `cells` with the
-        same of each task and split; of a comparison, `against` with the same of the other run, and `comparison`.
 
     Raises:
         UserError: Unknown runs, versions, tasks or splits; a run compared with itself.
@@ -98,17 +144,9 @@ def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row:
         rows: list[list[Row]] = [[] for _ in policies]
         for planned in cells:
             for policy, own in zip(policies, rows, strict=True):
-                own.append(_row(planned, policy, seeds, settings, videos if policy is policies[0] else None))
+                own.append(_row(planned, policy, seeds, settings, settings.videos if policy is policies[0] else 0))
                 seen(own[-1])
-    tasks = ", ".join(dict.fromkeys(row.label for row in rows[0]))
-    result = {"run": settings.run, "task": tasks, "seed": settings.seed} | _result(rows[0])
-    if len(policies) > 1:
-        names = (policies[0].name, policies[1].name)
-        result["against"] = {"run": settings.against} | _result(rows[1])
-        result["comparison"] = [
-            compare(a.cell, b.cell, names).to_dict() | {"task": a.label} for a, b in zip(*rows, strict=True)
-        ]
-    return result
+    return Evaluation(settings, cells, policies, rows, videos)
 
 
 def summary(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -136,17 +174,12 @@ def _result(rows: Sequence[Row]) -> dict[str, Any]:
     return summary([row.cell for row in rows]) | {"actions_digest": digest, "cells": cells}
 
 
-def _row(planned: Planned, policy: Measured, seeds: Seeds, settings: EvalSettings, videos: Path | None) -> Row:
+def _row(planned: Planned, policy: Measured, seeds: Seeds, settings: EvalSettings, failures: int) -> Row:
     cell = measure(
         policy.client, policy.spec, planned.task, _body(policy, settings), planned.split, seeds, policy.seed,
-        batch=settings.batch, failures=settings.videos if videos else 0,
+        batch=settings.batch, failures=failures,
     )  # fmt: skip
-    paths: list[Path] = []
-    if videos is not None and cell.failed:
-        task, _ = split_of(planned.split, planned.task, policy.body)
-        there = videos / (f"{planned.label}-{planned.split}" if planned.split else planned.label)
-        paths = write_failures(there, cell.failed, task, settings.camera, policy.renderer)
-    return Row(policy.name, planned.label, cell, paths)
+    return Row(policy.name, planned.label, cell, [])
 
 
 def _check(cells: Sequence[Planned], policies: Sequence[Measured], settings: EvalSettings, stack: ExitStack) -> None:
@@ -179,10 +212,22 @@ def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack) -> list[Me
             replace(policy, name=f"{policy.name} version {number}")
             for policy, number in ((first, version), (second, other))
         )
+    elif first.name == second.name:
+        assert first.folder is not None and second.folder is not None
+        names = _told_apart(first.folder, second.folder)
+        first, second = replace(first, name=names[0]), replace(second, name=names[1])
     if "randomise" in first.body:
         # Each keeps its own senses, such as cameras, but both play the same episodes.
         second = replace(second, body=second.body | {"randomise": first.body["randomise"]})
     return [first, second]
+
+
+def _told_apart(first: Path, second: Path) -> tuple[str, str]:
+    """The shortest ends of two folders' paths that differ."""
+    longest = max(len(first.parts), len(second.parts))
+    ends = ((Path(*first.parts[-n:]), Path(*second.parts[-n:])) for n in range(1, longest + 1))
+    one, other = next(pair for pair in ends if pair[0] != pair[1])
+    return str(one), str(other)
 
 
 def _of_run(settings: EvalSettings, run_name: str, version: str, stack: ExitStack) -> tuple[Measured, int]:

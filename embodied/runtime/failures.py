@@ -1,7 +1,7 @@
 """Episodes that a policy failed, as videos."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ def check_camera(task: Mapping[str, Any], camera: str) -> None:
 
 def write_failures(
     folder: Path, episodes: Sequence[Failed], task: Mapping[str, Any], camera: str, renderer: str
-) -> list[Path]:
-    """One mp4 for each episode, replayed from its start, named by seed, outcome and instruction.
+) -> Iterator[Path]:
+    """One mp4 for each episode, replayed from its start, named by seed, outcome and instruction; each path when its
+    file is whole.
 
     Args:
         folder: Made if missing.
@@ -33,7 +34,7 @@ def write_failures(
         ConfigError: Unknown camera or renderer.
         InfrastructureError: As `write_video`.
     """
-    made, paths = _made(task), list[Path]()
+    made = _made(task)
     folder.mkdir(parents=True, exist_ok=True)
     for failed in episodes:
         states = replay(made.model, failed.initial_state, failed.applied, made.substeps, failed.drawn)
@@ -42,8 +43,7 @@ def write_failures(
         name = "-".join(filter(None, (f"seed-{failed.seed}", failed.outcome.name.lower(), words)))
         path = folder / f"{name}.mp4"
         write_video(path, seen_model(made.model, failed.drawn), [clip], made.spec.control_hz, camera, renderer)
-        paths.append(path)
-    return paths
+        yield path
 
 
 def _made(task: Mapping[str, Any]) -> Any:

@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from command import SMALL
 
 from embodied.cli.compose import compose_config
 from embodied.cli.eval import main
-from embodied.errors import UserError
+from embodied.errors import InfrastructureError, UserError
+from embodied.runtime import failures
+from embodied.runtime.evaluation import _told_apart
 from embodied.runtime.train import train
+from simulators.render import video
 
 WORDS = ["task=reach_color", *SMALL[1:], "budget.env_steps=256", "name=a", "evaluate.every=40"]
 
@@ -46,11 +50,11 @@ def test_a_row_for_each_split_and_a_total(runs, capsys):
         ["task", "split"], ["reach_color", "seen"], ["reach_color", "wrong_instruction"]
     ]  # fmt: skip
     assert lines[3].split()[:2] == ["total", "12"]
-    assert "12 episodes planned, 12 played" in lines[-2]
+    assert "12 episodes planned, 12 played" in lines[4] and lines[5].startswith("reach_color: success ")
     assert sum(cell["successes"] for cell in result["cells"]) == result["successes"]
     for cell in result["cells"]:
         for path in map(Path, cell["videos"]):
-            assert f"video {path}" in lines
+            assert f"video {path}" in lines[6:]
             assert path.parent == Path(runs) / "a" / "eval" / "mine" / f"reach_color-{cell['split']}"
             assert path.name.startswith("seed-100") and path.name.endswith("cube.mp4") and path.stat().st_size > 1000
         assert len(cell["videos"]) == min(1, 6 - cell["successes"])
@@ -64,6 +68,35 @@ def test_two_versions_on_the_same_episodes(runs, capsys):
     assert found["pairs"] == 6 and 0 <= found["p"] <= 1
     assert found["only_first"] - found["only_second"] == result["successes"] - result["against"]["successes"]
     assert f"reach_color: {found['sentence']}" in lines and "12 episodes planned, 12 played" in lines[-3]
+
+
+def test_what_was_measured_is_said_before_an_encoder_fails(runs, capsys, monkeypatch):
+    written = failures.write_video
+
+    def full(path, *given):
+        if path.parent.name.endswith("wrong_instruction"):
+            raise InfrastructureError("the video encoder failed: No space left on device", str(path))
+        return written(path, *given)
+
+    monkeypatch.setattr(failures, "write_video", full)
+    monkeypatch.setattr(video, "_BUDGET", 2)
+    with pytest.raises(InfrastructureError, match="No space left"):
+        evaluated(runs, capsys, "splits=[seen,wrong_instruction]", "videos=1", "label=full")
+    *lines, last = capsys.readouterr().out.splitlines()
+    result = json.loads(last)
+    assert result["episodes"] == 12 and [len(cell["videos"]) for cell in result["cells"]] == [1, 0]
+    assert lines[-2].startswith("reach_color: success ") and lines[-1] == f"video {result['cells'][0]['videos'][0]}"
+
+
+def test_runs_of_one_name_are_called_by_more_of_their_paths(runs, capsys, tmp_path):
+    other = tmp_path / "other" / "a"
+    copytree(Path(runs) / "a", other)
+    lines, result = evaluated(runs, capsys, f"against={other}", "splits=[seen,wrong_instruction]")
+    names = ("runs/a", "other/a")
+    assert [line.split()[:3] for line in lines if " total " in line] == [[name, "total", "12"] for name in names]
+    assert {(found["first"], found["second"]) for found in result["comparison"]} == {names}
+    assert _told_apart(Path("/a"), Path("/x/a")) == ("/a", "x/a")
+    assert _told_apart(Path("/x/y/a"), Path("/z/y/a")) == ("x/y/a", "z/y/a")
 
 
 @pytest.mark.parametrize(
