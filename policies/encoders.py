@@ -14,6 +14,8 @@ from policies.nn import orthogonal_linear, tanh_mlp
 HEADS = 4
 """Attention heads over words; a width is a multiple of it."""
 
+_ESCAPED, _NO_LAYERS = "camera:", nn.ModuleDict()
+
 
 def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw a module's weights anew from `generator`: He et al. 2015 for two dimensions or more, biases zero."""
@@ -26,6 +28,14 @@ def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return module
+
+
+def module_key(camera: str) -> str:
+    """Where an `nn.ModuleDict` keeps a camera's layers: its name, but for one that a module cannot have, such as
+    `observation.images.front` or `items`. No two names share one."""
+    if "." not in camera and not camera.startswith(_ESCAPED) and not hasattr(_NO_LAYERS, camera):
+        return camera
+    return _ESCAPED + camera.replace("%", "%25").replace(".", "%2E")
 
 
 def pixels(pictures: Tensor) -> Tensor:

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from policies.encoders import Block, Convolutions, SpatialSoftmax, WordEncoder, masked_average, projector, seeded_
+from policies.encoders import (
+    Block,
+    Convolutions,
+    SpatialSoftmax,
+    WordEncoder,
+    masked_average,
+    module_key,
+    projector,
+    seeded_,
+)
 from policies.network import Inputs
 from policies.nn import orthogonal_linear
 from policies.senses import Senses
@@ -52,10 +61,11 @@ class Reader(nn.Module):
         self.cameras = [stream.name for stream in senses.pictures]
         words, said = senses.words, width if senses.words else 0
         self.words = WordEncoder(words.vocabulary, words.length, width, heads=heads) if words else None
-        self.eyes = nn.ModuleDict({camera: Convolutions(channels, said) for camera in self.cameras})
-        self.cells = nn.ModuleDict({c: nn.Conv2d(channels[-1], width, 3, 2, 1) for c in self.cameras if grid})
+        keys = [module_key(camera) for camera in self.cameras]
+        self.eyes = nn.ModuleDict({key: Convolutions(channels, said) for key in keys})
+        self.cells = nn.ModuleDict({key: nn.Conv2d(channels[-1], width, 3, 2, 1) for key in keys if grid})
         self.points = SpatialSoftmax()
-        self.coordinates = nn.ModuleDict({c: projector(2 * channels[-1], width) for c in self.cameras})
+        self.coordinates = nn.ModuleDict({key: projector(2 * channels[-1], width) for key in keys})
         self.camera_embedding = nn.Parameter(torch.zeros(len(self.cameras), width)) if len(self.cameras) > 1 else None
         self.state = nn.Linear(senses.sizes[0], width) if senses.sizes[0] else None
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -70,10 +80,11 @@ class Reader(nn.Module):
             tokens.append(each)
             there.append(is_word)
         for i, camera in enumerate(self.cameras):
-            seen = self.eyes[camera](inputs[camera], said)
-            made = self.coordinates[camera](self.points(seen))[:, None]
-            if camera in self.cells:
-                maps = self.cells[camera](seen)
+            key = module_key(camera)
+            seen = self.eyes[key](inputs[camera], said)
+            made = self.coordinates[key](self.points(seen))[:, None]
+            if key in self.cells:
+                maps = self.cells[key](seen)
                 at = places(maps.shape[2], maps.shape[3], self.width).to(maps.device)
                 made = torch.cat([made, maps.flatten(2).transpose(1, 2) + at], dim=1)
             tokens.append(made if self.camera_embedding is None else made + self.camera_embedding[i])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from embodied import noise
 from embodied.errors import ConfigError
 from embodied.spec import AgentSpec
-from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, seeded_
+from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, module_key, seeded_
 from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged
 from policies.nn import gaussian_entropy, gaussian_log_prob
@@ -59,7 +59,9 @@ class FiLMNetwork(VLANetwork):
         assert senses.words is not None
         self.cameras = [stream.name for stream in senses.pictures]
         self.words = seeded_(WordEncoder(senses.words.vocabulary, senses.words.length, width), generator)
-        self.eyes = nn.ModuleDict({c: seeded_(Convolutions(channels, width), generator) for c in self.cameras})
+        self.eyes = nn.ModuleDict(
+            {module_key(c): seeded_(Convolutions(channels, width), generator) for c in self.cameras}
+        )
         self.points = SpatialSoftmax()
         features = 2 * channels[-1] * len(self.cameras) + width + numbers
         self.actor = head(features, settings.hidden, self.chunk * self.action_dim, generator)
@@ -68,7 +70,7 @@ class FiLMNetwork(VLANetwork):
 
     def features(self, inputs: Inputs) -> Tensor:
         said = self.words(inputs["words"])
-        seen = [self.points(self.eyes[camera](inputs[camera], said)) for camera in self.cameras]
+        seen = [self.points(self.eyes[module_key(camera)](inputs[camera], said)) for camera in self.cameras]
         return torch.cat([*seen, said, inputs["state"]], dim=1)
 
     def raw_mean(self, features: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from policies.words import Words
 
 Arrays = dict[str, NDArray[Any]]
 
+_INPUTS = ("state", "critic", "words")  # of `policies.network.Inputs`, beside pictures
+
 
 @dataclass(frozen=True)
 class Senses:
@@ -47,13 +49,16 @@ class Senses:
         """The streams of these names, or of one name; `pictures` None takes every picture that the body offers.
 
         Raises:
-            SpecMismatch: The body does not offer one, or it is of another kind.
+            SpecMismatch: The body does not offer one, it is of another kind, it is named twice, or it is a picture whose
+                name is another input's.
         """
         offered = {stream.name: stream for stream in agent.observations}
 
         def take(given: Sequence[str], kind: str, dtype: str, dims: int | None) -> Streams:
             names = [given] if isinstance(given, str) else given
             for name in names:
+                if list(names).count(name) > 1:
+                    raise SpecMismatch(f"the policy's {kind} names {name} twice", f"stream {name}", "name it once")
                 if name not in offered:
                     what = f"the policy's {kind} names {name}, which the body does not offer"
                     fix = nearest(name, offered)
@@ -66,6 +71,9 @@ class Senses:
                         f"the policy's {kind} names {name}, which is {stream.dtype} {list(stream.shape)}",
                         f"stream {name}", f"choose a {dtype} stream" + (f" of {dims} dimensions" if dims else ""),
                     )  # fmt: skip
+                if kind == "pictures" and name in _INPUTS:
+                    what = f"the policy's pictures name {name}, which is what a network calls another input"
+                    raise SpecMismatch(what, f"stream {name}", "rename the camera's stream, or leave it out")
             return tuple(offered[name] for name in names)
 
         if pictures is None:

@@ -18,7 +18,7 @@ from embodied.errors import ConfigError, WeightsRefused
 from embodied.spec import AgentSpec
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
-from policies.encoders import Critic, seeded_
+from policies.encoders import Critic, module_key, seeded_
 from policies.lora import Lora, adapt, fingerprint, frozen, merged
 from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged
@@ -109,7 +109,7 @@ class TokenNetwork(VLANetwork):
         }
         length = sum(eye.cells for eye in seen.values()) + settings.word_tokens + bool(numbers) + 1
         self.words = seeded_(read, generator)
-        self.eyes = nn.ModuleDict({name: seeded_(eye, generator) for name, eye in seen.items()})
+        self.eyes = nn.ModuleDict({module_key(name): seeded_(eye, generator) for name, eye in seen.items()})
         self.proprioception = seeded_(nn.Linear(numbers, width), generator) if numbers else None
         self.begin = nn.Parameter(torch.empty(width).normal_(0.0, TOKEN_STD, generator=generator))
         self.critic = Critic(numbers + own if own else 0, width, settings.critic_hidden, generator)
@@ -118,7 +118,7 @@ class TokenNetwork(VLANetwork):
     def prompt(self, inputs: Inputs) -> Tensor:
         """[N, P, d] embeddings: cells of cameras, the instruction, the state, `begin`. P is the same for every row."""
         said, meaning = self.words(inputs["words"])
-        seen = [self.eyes[camera](inputs[camera], meaning) for camera in self.cameras]
+        seen = [self.eyes[module_key(camera)](inputs[camera], meaning) for camera in self.cameras]
         felt = [self.proprioception(inputs["state"])[:, None]] if self.proprioception is not None else []
         return torch.cat([*seen, said, *felt, self.begin.expand(len(said), 1, -1)], dim=1)
 

@@ -33,12 +33,24 @@ def test_all_pictures_are_taken_unless_named():
         ({"pictures": ["goal"]}, "pictures names goal, which is float32.*uint8 stream of 3 dimensions"),
         ({"instruction": "goal"}, "instruction names goal"),
         ({"critic": ["instruction"]}, "critic names instruction"),
+        ({"state": ["goal", "position", "goal"]}, "state names goal twice"),
+        ({"pictures": ["front", "front"]}, "pictures names front twice"),
+        ({"critic": ["goal", "goal"]}, "critic names goal twice"),
     ],
 )
 def test_streams_that_do_not_fit_are_refused_in_one_line(chosen: dict, said: str):
     with pytest.raises(SpecMismatch, match=said) as error:
         Senses.choose(AGENT, **chosen)
     assert "\n" not in error.value.line() and error.value.where.startswith("stream ")
+
+
+@pytest.mark.parametrize("name", ["state", "words", "critic"])
+def test_a_picture_does_not_take_the_place_of_another_input(name: str):
+    agent = AgentSpec((*AGENT.observations, Stream(name, (8, 8, 3), "uint8")), ())
+    for pictures in (None, [name]):
+        with pytest.raises(SpecMismatch, match=f"pictures name {name}.*rename"):
+            Senses.choose(agent, pictures=pictures)
+    assert len(Senses.choose(agent, pictures=["front"]).pictures) == 1
 
 
 def test_numbers_and_the_rest_come_in_rows_with_zeros_below():
