@@ -49,8 +49,8 @@ class Senses:
         """The streams of these names, or of one name; `pictures` None takes every picture that the body offers.
 
         Raises:
-            SpecMismatch: The body does not offer one, it is of another kind, it is named twice, or it is a picture whose
-                name is another input's.
+            SpecMismatch: The body does not offer one, it is of another kind, it is named twice, or it is a picture
+                whose name is another input's.
         """
         offered = {stream.name: stream for stream in agent.observations}
 

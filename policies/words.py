@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
 from zlib import crc32
 
 import numpy as np
@@ -47,10 +49,10 @@ class Words:
         """
         tokens = np.zeros((len(texts), self.length), np.int64)
         for row, text in enumerate(np.ascontiguousarray(texts)):
-            key = text.tobytes()
+            key = blake2b(text, digest_size=32).digest()  # a text may be long
             found = self._known.get(key)
             if found is None:
-                found = self._tokens(key, row)
+                found = self._tokens(text.tobytes(), row)
                 if len(self._known) >= _CACHED:
                     self._known.clear()
                 self._known[key] = found
@@ -60,7 +62,7 @@ class Words:
     def _tokens(self, text: bytes, row: int) -> NDArray[np.int64]:
         where, text = f"row {row}, stream instruction", text.partition(b"\0")[0]
         try:
-            words = _WORD.findall(text.decode().lower())[: self.length]
+            words = [found[0] for found in islice(_WORD.finditer(text.decode().lower()), self.length)]
         except UnicodeDecodeError as error:
             what = f"the instruction is no UTF-8: byte {error.start} of {len(text)} is {text[error.start]:#04x}"
             raise DataError(what, where, "encode it in UTF-8, and cut it between characters") from None

@@ -1,5 +1,8 @@
 """Words as numbers: the same wherever they are, harmless where they are new, refused where there are none."""
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError
 from policies.settings import configured
-from policies.words import Words
+from policies.words import _WORD, Words
 
 CUT = ("x" * 63 + "é").encode()[:64]
 
@@ -79,6 +82,23 @@ def test_more_texts_than_are_remembered_read_the_same(monkeypatch: pytest.Monkey
     first = words.encode(texts)
     np.testing.assert_array_equal(words.encode(texts[::-1]), first[::-1])
     assert len(words._known) <= 3
+
+
+def test_a_long_text_is_read_to_its_last_word_taken_and_not_kept(monkeypatch: pytest.MonkeyPatch):
+    looked_at = []
+
+    class Watched:
+        @staticmethod
+        def finditer(text: str) -> Iterator[re.Match[str]]:
+            for found in _WORD.finditer(text):
+                looked_at.append(found[0])
+                yield found
+
+    monkeypatch.setattr("policies.words._WORD", Watched)
+    words, size = Words(length=3), 2**20
+    tokens = words.encode(row(b"go " * (size // 3), b"go go go", size=size))
+    assert looked_at == ["go"] * 6 and tokens[0].tolist() == tokens[1].tolist()
+    assert len(words._known) == 2 and all(len(key) <= 64 for key in words._known)
 
 
 def test_the_name_tells_what_weights_fit():
