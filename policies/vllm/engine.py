@@ -1,7 +1,6 @@
 """Action tokens from vLLM: a worker that is started when it is needed, with the weights of the version served."""
 
 import json
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,13 @@ from embodied.errors import ConfigError, DataError, UserError, WeightsRefused
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
 from policies.base import Mode
+from policies.settings import configured
 from policies.vllm.process import AGAIN, ROOT, WorkerProcess
-from policies.vllm.protocol import LIMITS
+from policies.vllm.protocol import ANSWERS, LIMITS
 
 _NAME = "vLLM worker"
 _BLOCK_SIZE = 32  # of the cache; vLLM's CPU attention takes multiples of it
+_LONGEST_S = 86400.0
 _ROUNDING = 1e-3  # above 0, of the log-probability of a certain token
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -46,12 +47,12 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         for name in ("threads", "kv_cache_mb", "rows"):
-            if type(getattr(self, name)) is not int or not 1 <= getattr(self, name) <= 1 << 20:
+            if not 1 <= getattr(self, name) <= 1 << 20:
                 raise ConfigError(f"{name} cannot be {getattr(self, name)!r}", f"engine.{name}", "give 1 or more")
         for name in ("timeout_s", "start_s"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} cannot be {value!r}", f"engine.{name}", "give seconds above 0")
+            if not 0 < getattr(self, name) <= _LONGEST_S:
+                what, fix = f"{name} cannot be {getattr(self, name)!r}", "give seconds above 0, a day at most"
+                raise ConfigError(what, f"engine.{name}", fix)
 
     def command(self) -> list[str]:
         """What starts a worker.
@@ -168,7 +169,7 @@ class VLLMEngine:
             "kv_cache_memory_bytes": given.kv_cache_mb << 20,
             "threads": given.threads,
         }
-        self._worker = WorkerProcess(_NAME, self._command, LIMITS, given.start_s)
+        self._worker = WorkerProcess(_NAME, self._command, LIMITS, ANSWERS, given.start_s)
         try:
             self._worker.ask("hello", {"config": self._config, "settings": settings}, {}, given.start_s)
         except BaseException:
@@ -200,9 +201,8 @@ def settings_of(config: Mapping[str, Any]) -> EngineSettings:
     """Settings from a mapping.
 
     Raises:
-        ConfigError: A key is unknown, or its value out of range.
+        ConfigError: A key is unknown, or its value of another kind or out of range.
     """
-    try:
-        return EngineSettings(**config)
-    except TypeError as error:
-        raise ConfigError(f"not an engine's settings: {error}", "engine", "see configs/engine/vllm.yaml") from None
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"not an engine's settings: {config!r}", "engine", "see configs/engine/vllm.yaml")
+    return configured(EngineSettings, config, "engine")

@@ -8,8 +8,9 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import zmq
 from numpy.typing import NDArray
@@ -36,7 +37,8 @@ class WorkerProcess:
     Args:
         name: Of the worker, in the words of an error.
         command: Starts it; `--connect` with an address and `--parent` with this process's id follow.
-        limits: What is sent and taken.
+        limits: What is sent.
+        answers: What is taken.
         start_s: Longest wait until it says `status`, seconds.
 
     Raises:
@@ -44,23 +46,22 @@ class WorkerProcess:
         DeadlineExceeded: It said nothing in time.
     """
 
-    def __init__(self, name: str, command: Sequence[str], limits: Limits, start_s: float) -> None:
-        self._name, self._limits, self._id = name, limits, 0
+    def __init__(self, name: str, command: Sequence[str], limits: Limits, answers: Limits, start_s: float) -> None:
+        self._name, self._limits, self._answers, self._id = name, limits, answers, 0
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         folder = Path(tempfile.mkdtemp(prefix="embodied-worker-"))
-        self._log = folder / "log"
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         sock = self._socket = context.socket(zmq.PAIR)
-        sock.linger, sock.maxmsgsize = 0, limits.frame_bytes
+        sock.linger, sock.maxmsgsize = 0, answers.frame_bytes
         address = f"ipc://{folder / 'socket'}"
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             sock.bind(address)
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, "--connect", address, "--parent", str(os.getpid())],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                )  # fmt: skip
+            self._process = subprocess.Popen(
+                [*command, "--connect", address, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )  # fmt: skip
         except (OSError, zmq.ZMQError) as error:
             _end(None, sock, context, folder)
             raise InfrastructureError(f"the {name} cannot be started: {error}", command[0]) from None
@@ -72,6 +73,8 @@ class WorkerProcess:
         except BaseException:
             self.close()
             raise
+        # They are connected: no file is left behind if this process is killed from now on.
+        shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def pid(self) -> int:
@@ -114,7 +117,7 @@ class WorkerProcess:
     def _receive(self, limit: float, timeout_s: float, doing: str) -> Message:
         self._wait(zmq.POLLIN, limit, timeout_s, doing)
         try:
-            return decode([frame.buffer for frame in frames.receive(self._socket)], self._limits)
+            return decode([frame.buffer for frame in frames.receive(self._socket)], self._answers)
         except MessageError as error:
             raise MessageError(f"an answer cannot be read: {error.what}", self.where, AGAIN) from None
 
@@ -136,13 +139,13 @@ class WorkerProcess:
         return InfrastructureError(f"the {self._name} died {how} while {doing}{last}", f"process {self.pid}", AGAIN)
 
 
-def _last_line(log: Path) -> str:
+def _last_line(log: IO[bytes]) -> str:
     try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - _LOG_TAIL, 0))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    except OSError:
+        size = os.fstat(log.fileno()).st_size
+        words = os.pread(log.fileno(), _LOG_TAIL, max(size - _LOG_TAIL, 0)).decode(errors="replace")
+    except (OSError, ValueError):
         return ""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1][:_LINE] if lines else ""
 
 
@@ -158,7 +161,8 @@ def _end(
             process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel may hold it
+                process.wait(_GRACE_S)
     sock.close(0)
     context.term()
     shutil.rmtree(folder, ignore_errors=True)

@@ -16,4 +16,8 @@ Prompts and log-probabilities are float32, seeds and tokens int64.
 from embodied.wire.limits import Limits
 
 LIMITS = Limits(frame_bytes=1 << 35, total_bytes=1 << 38)
-"""Of a socket in a folder that only this user can enter: a decoder of billions of parameters in one message."""
+"""Of what the worker is asked with, through a socket in a folder that only this user can enter: a decoder of billions
+of parameters in one message."""
+
+ANSWERS = Limits()
+"""Of what it answers: 33 million tokens, of 8 bytes each, in one message are enough."""

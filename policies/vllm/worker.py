@@ -24,7 +24,7 @@ from embodied.errors import DataError, EmbodiedError, InfrastructureError, UserE
 from embodied.wire import frames
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message, decode, encode
-from policies.vllm.protocol import LIMITS
+from policies.vllm.protocol import ANSWERS, LIMITS
 
 _LOOK_S = 0.5
 _SEND_MS = 30_000
@@ -194,7 +194,7 @@ class Worker:
         self._decoder: Decoder | None = None
 
     def run(self) -> None:
-        self._socket.send_multipart(encode(Message("status", body={"pid": os.getpid()}), LIMITS))
+        self._socket.send_multipart(encode(Message("status", body={"pid": os.getpid()}), ANSWERS))
         self._socket.rcvtimeo = _FIRST_WORD_MS
         while True:
             asked = decode([frame.bytes for frame in frames.receive(self._socket, 0)], LIMITS)
@@ -208,7 +208,7 @@ class Worker:
                 answer = Message("error", asked.id, body=error.to_dict())
             except Exception as error:
                 answer = Message("error", asked.id, body=InfrastructureError(_said(error), _WHERE).to_dict())
-            self._socket.send_multipart(encode(answer, LIMITS))
+            self._socket.send_multipart(encode(answer, ANSWERS))
 
     def answer(self, asked: Message) -> tuple[dict[str, Any], Arrays]:
         body, arrays = asked.body, asked.arrays

@@ -27,6 +27,7 @@ from embodied.errors import (
     UserError,
     WeightsRefused,
 )
+from embodied.wire.limits import Limits
 from policies.vllm.engine import EngineSettings, VLLMEngine, settings_of
 
 FAKE = str(Path(__file__).with_name("vllm_fake.py"))
@@ -170,6 +171,16 @@ def test_a_worker_that_speaks_otherwise_is_ended(bench: Bench, how: str, kind: t
     assert engine.pid is None
 
 
+def test_no_memory_is_taken_for_an_answer_above_its_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policies.vllm.engine.ANSWERS", Limits(frame_bytes=1024))
+    engine = bench.make()
+    assert ask(engine) == [11, 12]
+    engine._settings = replace(engine._settings, timeout_s=1.0)
+    with pytest.raises(DeadlineExceeded, match="has not ended answering act"):
+        engine.generate(PROMPTS, np.array([5, 6]), 100, "mean")
+    assert engine.pid is None
+
+
 def test_what_vllm_cannot_run_is_the_users_to_mend(bench: Bench) -> None:
     engine = bench.make("cannot")
     with pytest.raises(UserError) as caught:
@@ -180,8 +191,10 @@ def test_what_vllm_cannot_run_is_the_users_to_mend(bench: Bench) -> None:
     )
 
 
-def test_a_worker_ends_with_its_parent() -> None:
-    process = subprocess.Popen([sys.executable, FAKE, "parent"], stdout=subprocess.PIPE, text=True)
+def test_a_worker_ends_with_its_parent_and_leaves_no_files(tmp_path: Path) -> None:
+    command = [sys.executable, FAKE, "parent"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     worker = json.loads(process.stdout.readline())
     process.kill()
@@ -190,6 +203,7 @@ def test_a_worker_ends_with_its_parent() -> None:
     while Path(f"/proc/{worker}").exists() and _state(worker) != "Z" and time.monotonic() < limit:
         time.sleep(0.05)
     assert not Path(f"/proc/{worker}").exists() or _state(worker) == "Z"
+    assert not list(tmp_path.iterdir())
 
 
 def _state(pid: int) -> str:
@@ -210,11 +224,16 @@ def test_without_vllm_one_line_says_how_to_get_it() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [({"threads": 0}, "threads cannot be 0"), ({"rows": 1.5}, "rows cannot be 1.5"),
-     ({"timeout_s": float("nan")}, "timeout_s cannot be nan"), ({"thread": 1}, "thread")],
+     ({"rows": True}, "rows cannot be True"), ({"timeout_s": float("nan")}, "timeout_s cannot be nan"),
+     ({"timeout_s": 1e9}, "a day at most"), ({"start_s": "x"}, "start_s cannot be 'x'"), ({"thread": 1}, "thread"),
+     ({"python": 5}, "python cannot be 5"), ({"python": None}, "python cannot be None"),
+     ({"python": ["a"]}, "python cannot be"), (["python"], "not an engine's settings"),
+     (5, "not an engine's settings")],
 )  # fmt: skip
-def test_settings_are_checked(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_settings_are_checked(given: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
         settings_of(given)
+    assert "\n" not in caught.value.line()
 
 
 def test_a_command_that_is_none() -> None:
