@@ -16,6 +16,7 @@ from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from embodied import noise
 from embodied.errors import ConfigError, WeightsRefused
 from embodied.spec import AgentSpec
+from embodied.weights.beside import check_beside
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
 from policies.encoders import Critic, module_key, seeded_
@@ -223,7 +224,7 @@ class TokenPolicy(VLAPolicy):
     `VLAPolicy`.
 
     Raises:
-        CorruptFile, WeightsRefused: `base` cannot be read, or is of another policy.
+        CorruptFile, WeightsRefused, SpecMismatch: `base` cannot be read, or is of another policy.
     """
 
     kind, settings_type = "tokens", TokenSettings
@@ -249,6 +250,7 @@ class TokenPolicy(VLAPolicy):
         fix = "give the model.safetensors of this policy without lora"
         size = sum(tensor.nbytes for tensor in self._state().values())
         try:
+            check_beside(base, self.spec.to_dict(), fix)
             self.load(read_tensors(base, size, fix))
         except WeightsRefused as error:
             raise WeightsRefused(error.what, str(base), fix) from None

@@ -1,5 +1,7 @@
 """Adapters: they alone are trained and sent, merge into the weights they adapt, and fit one base only."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import torch
 from pictured import AGENT, demonstration, observe, segment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from embodied.errors import CorruptFile, WeightsRefused
+from embodied.errors import CorruptFile, SpecMismatch, WeightsRefused
+from embodied.files import sealed
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.serving.host import PolicyHost
@@ -151,3 +154,37 @@ def test_a_base_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damage:
     with pytest.raises(expected[0], match=expected[1]) as caught:
         make_policy(base=str(path))
     assert str(path) in caught.value.line()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "version"])
+def test_a_base_is_of_the_policy_that_is_told_of_beside_it(tmp_path: Path, kind: str):
+    trained = make_policy(5, lora=None)
+    spec, path = trained.spec.to_dict(), tmp_path / "model.safetensors"
+    write_tensors(path, trained.tensors())
+
+    def tell() -> None:
+        if kind == "checkpoint":
+            (tmp_path / "policy.json").write_text(json.dumps(spec))
+        else:
+            manifest = Manifest.of("p", 1, trained.tensors(), spec)
+            (tmp_path / "manifest.json").write_bytes(sealed(manifest.to_dict()))
+
+    spec["name"] = "another"
+    tell()
+    make_policy(base=str(path))
+    spec["extra"]["tokenizer"] = "words/32/5"
+    tell()
+    with pytest.raises(SpecMismatch, match=r"extra\.tokenizer.*without lora") as caught:
+        make_policy(base=str(path))
+    assert str(path) in caught.value.line() and "\n" not in caught.value.line()
+
+
+def test_a_base_that_is_a_pipe_or_of_another_action_scale_is_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorruptFile, match="is no regular file"):
+        make_policy(base=str(tmp_path / "pipe"))
+    tensors = make_policy(lora=None).tensors()
+    tensors["action_scale"] *= 100
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(WeightsRefused, match="action_scale"):
+        make_policy(base=str(tmp_path / "model.safetensors"))
