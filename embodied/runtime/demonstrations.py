@@ -14,6 +14,7 @@ from embodied.files import is_temporary
 from embodied.learning.demonstrations import demonstrated
 from embodied.rollout.play import Played, by_expert, play
 from embodied.runtime import run_folder
+from embodied.runtime.measuring import BATCH
 from embodied.runtime.parts import make_body
 from embodied.runtime.settings import Settings
 from embodied.spec import BodySpec, PolicySpec, Streams, match
@@ -67,7 +68,7 @@ def by_the_expert(
     first = settings.seed * 1_000_000 + 500_000
     last = first + 20 * count + 100
     while len(kept) < count:
-        need = count - len(kept)
+        need = min(count - len(kept), BATCH)
         body = make_body(settings.task, settings.body, need, settings.seed, autoreset=False)
         played = play(
             body, by_expert(body, spec), np.arange(first, first + need), spec,
@@ -83,6 +84,33 @@ def by_the_expert(
     return kept, steps
 
 
+def forget(folder: Path, attempt: int) -> list[Path]:
+    """Delete what the expert showed earlier attempts of a run that starts anew: it will show the same once more.
+
+    Files of whole episodes go, so an evaluation that was sealed together with a demonstration goes too. Recordings
+    that have other names than a run's own files stay, and so does what cannot be read.
+
+    Args:
+        folder: The run's episodes.
+        attempt: The one that starts now.
+
+    Returns:
+        The files deleted.
+    """
+    gone = []
+    for path in sorted(folder.glob("shard-*.h5")):
+        number = path.name.split("-")[1]
+        if not number.isdecimal() or int(number) >= attempt:
+            continue
+        try:
+            if any(summary.mode == "demonstration" for summary in read_summaries(path)):
+                path.unlink(missing_ok=True)
+                gone.append(path)
+        except (CorruptFile, FileNotFoundError):
+            continue
+    return gone
+
+
 def find_episodes(source: str, runs: Path) -> Path:
     """The folder of episodes that `source` names: a run, its folder, or that folder itself.
 
@@ -90,7 +118,7 @@ def find_episodes(source: str, runs: Path) -> Path:
         UserError: There is none.
     """
     path = Path(source)
-    if path.is_dir() and any(path.glob("*.h5")):
+    if run_folder.is_there(path) and path.is_dir() and any(path.glob("*.h5")):
         return path.resolve()
     folder = run_folder.resolve(source, runs) / EPISODES
     if not folder.is_dir():

@@ -27,10 +27,11 @@ from embodied.rollout.gate import admit, version_lags
 from embodied.rollout.play import Played, by_policy, play
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime.build import build, require_parts, resolve
-from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, stored
+from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, forget, stored
+from embodied.runtime.kept import keep
 from embodied.runtime.parts import make_body, make_client, make_policy
 from embodied.runtime.pretrained import read_weights
-from embodied.runtime.protocol import check_clone, check_protocol, keep_clone
+from embodied.runtime.protocol import BEGUN, CLONE, check_clone, check_protocol
 from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
 from embodied.weights.pointers import Held
@@ -155,6 +156,8 @@ class InlineRun:
         if begin.weights is not None:
             first.begin_with(read_weights(begin.weights, self.policy))
             self.origin["weights"] = begin.weights
+            if self.settings.compare.split is not None:
+                keep(self.folder / BEGUN, first.tensors(), self.spec)
         if self.cloner is not None:
             cloned, parts = self._clone(self.cloner)
             values |= cloned
@@ -163,7 +166,7 @@ class InlineRun:
             record_consumed(self.folder / "episodes", self.step, published.manifest.number, parts)
         self._warmed()
         if self.settings.compare.split is not None:
-            keep_clone(self.folder, self.trained.tensors())
+            keep(self.folder / CLONE, self.trained.tensors(), self.spec)
         values |= self._evaluate()
         values |= {"rollout/env_steps": self.env_steps, "learner/version": self.publisher.number}
         self.store.seal()
@@ -192,6 +195,7 @@ class InlineRun:
             folder, limit = Path(begin.episodes), begin.memory_gb * 1e9
             shown = stored(folder, self.policy, begin.demonstrations, limit, self.progress.say, AGENT)
             return Demonstrated(begin.episodes, shown)
+        forget(self.folder / "episodes", self.attempt)
         episodes, steps = by_the_expert(self.settings, self.spec, self.attempt, self._episodes)
         self.env_steps += steps
         for episode in episodes:
@@ -360,7 +364,7 @@ class InlineRun:
         """
         state = saved.state
         if state["warm"] and self.settings.compare.split is not None:
-            check_clone(self.folder)
+            check_clone(self)
         self.trained.load(saved.learner["learner"])
         self.actor.load(saved.learner["actor"])
         self.assembler.load(saved.learner["assembler"])

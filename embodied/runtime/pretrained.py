@@ -6,14 +6,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import SpecMismatch, UserError, WeightsRefused, nearest
-from embodied.files import read_json, read_sealed
-from embodied.runtime import checkpoint, run_folder
+from embodied.files import read_json
+from embodied.runtime import checkpoint, kept, run_folder
 from embodied.runtime.published import whole_number
 from embodied.spec import difference
-from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
 from embodied.weights.tensors import read_tensors
-from embodied.weights.versions import MANIFEST
+from embodied.weights.versions import MANIFEST, TENSORS
 from policies.base import Policy
 
 FIX = "give weights of a policy with this task and policy, or the policy.* they were trained with"
@@ -34,7 +33,7 @@ def find_weights(source: str, runs: Path, policy: str) -> str:
         WeightsRefused: The run does not keep that version.
     """
     path = Path(source)
-    if path.is_file() or (path / "state.json").is_file():
+    if run_folder.is_there(path) and (path.is_file() or (path / "state.json").is_file()):
         return str(path.resolve())
     run, _, version = source.rpartition(":") if ":" in source else (source, "", "latest")
     folder = run_folder.resolve(run, runs)
@@ -59,8 +58,7 @@ def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:
     own = policy.tensors()
     limit = 2 * sum(array.nbytes for array in own.values())
     if path.is_file():
-        _check_beside(path, policy)
-        tensors = read_tensors(path, limit, _DAMAGED)
+        tensors = _read_file(path, policy, limit)
     elif (path / "state.json").is_file():
         checkpoint.verify(path)
         _check_spec(read_json(path / "policy.json", _DAMAGED), policy, str(path))
@@ -88,13 +86,19 @@ def check_tensors(tensors: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]
             raise WeightsRefused(what, source, FIX)
 
 
-def _check_beside(path: Path, policy: Policy) -> None:
-    """Compare the spec where a checkpoint or a version tells of it beside its tensors."""
-    if (path.parent / "policy.json").is_file():
-        _check_spec(read_json(path.parent / "policy.json", _DAMAGED), policy, str(path))
-    elif (path.parent / MANIFEST).is_file():
-        manifest = Manifest.from_dict(read_sealed(path.parent / MANIFEST, _DAMAGED))
+def _read_file(path: Path, policy: Policy, limit: int) -> dict[str, NDArray[Any]]:
+    """Tensors of a file; where it is a checkpoint's or a version's, as what lies beside it tells."""
+    beside, whole = path.parent, path.name == TENSORS
+    if whole and (beside / "state.json").is_file():
+        checkpoint.verify(beside)
+    if (beside / "policy.json").is_file():
+        _check_spec(read_json(beside / "policy.json", _DAMAGED), policy, str(path))
+    elif (beside / MANIFEST).is_file():
+        manifest = kept.read_manifest(beside, _DAMAGED)
         _check_spec(manifest.spec, policy, str(path))
+        if whole:
+            return kept.read(beside, limit, _DAMAGED)
+    return read_tensors(path, limit, _DAMAGED)
 
 
 def _check_spec(saved: Any, policy: Policy, where: str) -> None:

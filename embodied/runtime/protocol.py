@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from embodied.client import LocalClient, PolicyClient
 from embodied.errors import ConfigError, nearest
-from embodied.files import atomic_dir, remove
 from embodied.learning.bc import BehaviourCloning
+from embodied.runtime import kept
 from embodied.runtime.build import build
 from embodied.runtime.comparison import compare
 from embodied.runtime.demonstrations import EPISODES, stored
@@ -25,14 +25,16 @@ from embodied.runtime.measuring import Cell, body_under, measure, split_names
 from embodied.runtime.parts import make_policy
 from embodied.runtime.settings import Settings
 from embodied.serving.host import PolicyHost
-from embodied.weights.tensors import read_tensors, write_tensors
+from embodied.weights.tensors import read_tensors
+from embodied.weights.versions import MANIFEST, TENSORS
 from policies.torch_policy import TorchPolicy
 
 if TYPE_CHECKING:
     from embodied.runtime.inline import InlineRun
 
-CLONE = "clone"
-FILE = "model.safetensors"
+CLONE, BEGUN = "clone", "begun"
+"""Folders of a run: the weights that reinforcement learning begins with, and those that cloning began with."""
+FIX = "give compare.split=null, or start a new run"
 NEVER = 10**9
 
 
@@ -103,9 +105,7 @@ def follow_protocol(run: "InlineRun", trained_s: float) -> Protocol:
         return measure(client, run.spec, settings.task, settings.body, under, seeds, settings.seed)
 
     run.progress.update(phase="measuring the clone")
-    size = sum(array.nbytes for array in run.trained.tensors().values())
-    tensors = read_tensors(run.folder / CLONE / FILE, size, "start a new run")
-    rows = [Row("clone", "clone", cell(_serve(run, tensors), split))]
+    rows = [Row("clone", "clone", cell(_serve(run, _kept(run, CLONE)), split))]
     run.progress.update(phase=f"cloning for {trained_s:.0f} s")
     longer = _clone_for(run, trained_s)
     rows.append(Row("same_time_clone", f"clone of {trained_s:.0f} s, as long as the run", cell(longer, split)))
@@ -128,18 +128,29 @@ def check_protocol(settings: Settings) -> None:
         body_under(name, settings.task, settings.body, 1, settings.seed).close()
 
 
-def check_clone(folder: Path) -> None:
-    """Raise a `ConfigError` unless a run that goes on has kept its clone."""
-    if not (folder / CLONE / FILE).is_file():
-        what, fix = "this run kept no clone to compare with", "give compare.split=null, or start a new run"
-        raise ConfigError(what, "compare.split", fix)
+def check_clone(run: "InlineRun") -> None:
+    """Whether a run that goes on has kept what it is compared with.
+
+    Raises:
+        ConfigError: It never did.
+        CorruptFile: That is no longer whole.
+    """
+    if not kept.has(run.folder / CLONE):
+        raise ConfigError("this run kept no clone to compare with", "compare.split", FIX)
+    _kept(run, CLONE)
+    if run.settings.warm_start.weights is not None:
+        if not kept.has(run.folder / BEGUN):
+            what = "this run did not keep the weights it began with, which a clone of equal time needs"
+            raise ConfigError(what, "compare.split", FIX)
+        _kept(run, BEGUN)
 
 
-def keep_clone(folder: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Keep the weights that reinforcement learning begins with in a run's folder, whatever becomes of their version."""
-    remove(folder / CLONE)
-    with atomic_dir(folder / CLONE) as made:
-        write_tensors(made / FILE, tensors)
+def _kept(run: "InlineRun", name: str) -> dict[str, NDArray[Any]]:
+    limit, folder = sum(array.nbytes for array in run.trained.tensors().values()), run.folder / name
+    if name == BEGUN or (folder / MANIFEST).exists():
+        return kept.read(folder, limit, FIX)
+    run.progress.say(f"{folder} has no {MANIFEST}, as in older runs: its weights are taken as they are")
+    return read_tensors(folder / TENSORS, limit, FIX)
 
 
 def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
@@ -148,6 +159,8 @@ def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
     assert isinstance(policy, TorchPolicy)
     config = {**begin.clone, "steps": NEVER, "seconds": seconds}
     cloner: BehaviourCloning = build(config, "warm_start.clone", policy, seed=settings.seed)
+    if begin.weights is not None:
+        cloner.begin_with(_kept(run, BEGUN))
     source, limit = run.folder / EPISODES, math.inf  # the run held its own before
     if begin.episodes is not None:
         source, limit = Path(begin.episodes), begin.memory_gb * 1e9

@@ -106,11 +106,19 @@ def resolve(run: str | Path, root: Path) -> Path:
         fix = f"choose run={known[-1]}" if known else "start one with embodied train"
         raise UserError("there is no latest run", str(root), fix)
     for path in (root / run, Path(run)):
-        if str(run) and path.is_dir():
+        if str(run) and is_there(path) and path.is_dir():
             if _is_run(path):
                 return path.resolve()
             raise UserError(f"{run} is a folder, but not of a run", str(path), nearest(str(run), known))
     raise UserError(f"no run {run}", str(root), nearest(str(run), known))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path exists; one that no disk could have, such as one too long, does not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def lock(run: Path) -> Lock:

@@ -1,18 +1,27 @@
 """What a run ends with where `compare.split` asks for it: measured to the end though it was killed on the way."""
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from embodied.cli.compose import compose_config
-from embodied.errors import ConfigError
+from embodied.data import Episode
+from embodied.errors import ConfigError, CorruptFile
+from embodied.learning.bc import BehaviourCloning
 from embodied.monitor.summary import read_summary
-from embodied.runtime import protocol
+from embodied.runtime import protocol, report
+from embodied.runtime.inline import InlineRun
 from embodied.runtime.settings import Settings, typed
 from embodied.runtime.train import train
 from embodied.weights.registry import Registry
-from embodied.weights.tensors import read_tensors
+from embodied.weights.tensors import read_tensors, write_tensors
+from embodied.weights.versions import MANIFEST, TENSORS
 
 TINY = [
     "task=reach_color", "task.reward=sparse", "policy=film", "body.cameras=[front]", "body.pixels=16", "render=ray",
@@ -40,7 +49,7 @@ def test_a_run_killed_while_it_is_measured_ends_when_resumed(tmp_path: Path, mon
         run(*TINY, "compare.split=unseen_instructions", root, "name=a")
     assert "protocol" not in read_summary(folder) and read_summary(folder)["episodes"] == 3
     began = Registry(folder / "weights").read("film", 1)[1]
-    kept = read_tensors(folder / protocol.CLONE / protocol.FILE, 10**7, "")
+    kept = read_tensors(folder / protocol.CLONE / TENSORS, 10**7, "")
     assert kept.keys() == began.keys() and all((kept[name] == began[name]).all() for name in kept)
 
     monkeypatch.setattr(protocol, "_clone_for", lambda run, seconds: longer(run, min(seconds, 0.2)))
@@ -49,8 +58,44 @@ def test_a_run_killed_while_it_is_measured_ends_when_resumed(tmp_path: Path, mon
     assert [found[row]["episodes"] for row in ("clone", "same_time_clone", "rl", "wrong_instruction")] == [3, 3, 3, 3]
     assert found["clone"]["split"] == "unseen_instructions" and "RL" in found["sentence"]
 
-    (folder / protocol.CLONE / protocol.FILE).unlink()
+    file = folder / protocol.CLONE / TENSORS
+    file.unlink()
+    write_tensors(file, {name: array + np.float32(1) for name, array in kept.items()})
+    with pytest.raises(CorruptFile, match=r"clone/model\.safetensors\): give compare\.split=null") as caught:
+        run("resume=a", root)
+    assert "\n" not in caught.value.line()
+    (file.parent / MANIFEST).unlink()
+    file.unlink()
     with pytest.raises(ConfigError, match="kept no clone"):
+        run("resume=a", root)
+
+
+def test_the_clone_of_equal_time_begins_with_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    root, begun = f"runs={tmp_path}", list[dict[str, NDArray[Any]]]()
+    run(*TINY, "budget.env_steps=0", root, "name=first")
+    fit = BehaviourCloning.fit
+
+    def seen(self: BehaviourCloning, episodes: Iterable[Episode]) -> dict[str, float]:
+        begun.append(self.tensors())
+        return fit(self, episodes)
+
+    longer = protocol._clone_for
+    monkeypatch.setattr(BehaviourCloning, "fit", seen)
+    monkeypatch.setattr(protocol, "_clone_for", lambda run, seconds: longer(run, min(seconds, 0.1)))
+    words = [*TINY, "budget.env_steps=0", "compare.split=seen", "warm_start.weights=first", root]
+
+    def pruned(run: InlineRun, trained_s: float) -> protocol.Protocol:
+        shutil.rmtree(tmp_path / "first")
+        return protocol.follow_protocol(run, trained_s)
+
+    monkeypatch.setattr(report, "follow_protocol", pruned)
+    first = Registry(tmp_path / "first" / "weights").read("film", 1)[1]
+    run(*words, "name=a")
+    ours, theirs = begun
+    assert all((first[name] == ours[name]).all() and (ours[name] == theirs[name]).all() for name in first)
+    shutil.rmtree(tmp_path / "a" / protocol.BEGUN)
+    with pytest.raises(ConfigError, match="did not keep the weights it began with"):
         run("resume=a", root)
 
 
