@@ -266,7 +266,9 @@ def saved_config(folder: Path) -> DictConfig:
     return config
 
 
-START_ONLY = ("name", "experiment", "seed", "warm_start.weights", "warm_start.episodes")
+START_ONLY = (
+    "name", "experiment", "seed", "warm_start.weights", "warm_start.episodes", "warm_start.demonstrations",
+)  # fmt: skip
 ELSEWHERE = {"randomise": "body.randomise"}
 """Config groups whose settings are not under their own name."""
 
@@ -285,10 +287,17 @@ def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> Di
         if key in ("resume", "runs"):
             continue
         value = word.partition("=")[2] if key == "experiment" else OmegaConf.select(config, key)
-        if key in START_ONLY and value not in (None, "null", OmegaConf.select(saved, key)):
-            raise ConfigError(f"a resumed run keeps its {key}", word, f"leave out {word}, or start a new run")
+        stays = {own: OmegaConf.select(saved, own) for own in START_ONLY if own == key or own.startswith(f"{key}.")}
+        for own, before in stays.items():
+            # A group given as a whole has the defaults of what its word leaves out.
+            given = OmegaConf.select(config, own) if own.rpartition(".")[2] in word else None
+            given = value if own == key else given
+            if given not in (None, "null", before):
+                raise ConfigError(f"a resumed run keeps its {own}", word, f"leave out {word}, or start a new run")
         if key.startswith("~"):
             raise ConfigError("a key of a resumed run cannot be removed", word, "give it a value")
         if key not in START_ONLY:
             OmegaConf.update(saved, key, value, merge=False, force_add=True)
+            for own, before in stays.items():
+                OmegaConf.update(saved, own, before)
     return saved

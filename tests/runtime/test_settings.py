@@ -58,12 +58,17 @@ def _resume(folder: Path, *words: str) -> Settings:
 def test_a_resumed_run_takes_only_what_is_given_anew(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
-    config = compose_config("train", ["task=reach", "seed=3", "name=a", "rollout.steps=8"])
+    config = compose_config(
+        "train", ["task=reach", "seed=3", "name=a", "rollout.steps=8", "warm_start.demonstrations=3"]
+    )
     (tmp_path / CONFIG).write_text(OmegaConf.to_yaml(config))
     same = _resume(tmp_path)
     assert (same.task["name"], same.seed, same.rollout.steps, same.resume) == ("reach", 3, 8, None)
     changed = _resume(tmp_path, "budget.env_steps=5", "algo.lr=1e-3", "seed=3")
     assert (changed.budget.env_steps, changed.algo["lr"], changed.rollout.steps) == (5, 1e-3, 8)
+    assert _resume(tmp_path, "warm_start.demonstrations=3").warm_start.demonstrations == 3
+    again = _resume(tmp_path, "warm_start={memory_gb: 2.0}").warm_start
+    assert (again.memory_gb, again.demonstrations) == (2.0, 3)
     assert _resume(tmp_path, "task=lift_cube").task["name"] == "lift_cube"
     assert _resume(tmp_path, "randomise=default").body["randomise"]["mass"] == [0.8, 1.2]
     for word, said in (
@@ -72,6 +77,8 @@ def test_a_resumed_run_takes_only_what_is_given_anew(tmp_path: Path) -> None:
         ("experiment=lift_rl", "keeps its exp"),
         ("warm_start.weights=b", "keeps its warm_start.weights"),
         ("warm_start.episodes=latest", "keeps its warm_start.episodes"),
+        ("warm_start.demonstrations=5", "keeps its warm_start.demonstrations"),
+        ("warm_start={demonstrations: 5}", "keeps its warm_start.demonstrations"),
         ("~rollout.steps", "removed"),
     ):
         with pytest.raises(ConfigError, match=said):
