@@ -177,6 +177,13 @@ def test_damaged_bytes_are_never_parsed(tmp_path: Path) -> None:
     (tmp_path / "cut.safetensors").write_bytes(data[: len(data) // 2])
     with pytest.raises(CorruptFile, match=r"cut\.safetensors"):
         read(tmp_path / "cut.safetensors", mlp(), tmp_path)
+    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
+        read(file, mlp(), tmp_path)
+    version = next((publish(tmp_path, "a", mlp()) / "weights" / "p").glob("1-*")) / "model.safetensors"
+    altered = version.read_bytes()
+    version.write_bytes(altered[:-1] + bytes([altered[-1] ^ 1]))
+    with pytest.raises(CorruptFile, match=r"other content"):
+        read(version, mlp(), tmp_path)
     saved = save(tmp_path / "others", mlp())
     (saved / "policy.json").write_text(json.dumps({"name": "p"}))
     with pytest.raises(CorruptFile, match=r"policy\.json"):
