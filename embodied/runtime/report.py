@@ -1,10 +1,11 @@
 """The end of a run: the last evaluation, its summary, plot, video and one line."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from embodied.errors import EmbodiedError
+from embodied.data import Episode
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import summarise, write_summary
@@ -43,26 +44,32 @@ def report(run: InlineRun) -> str:
         for text in protocol.lines():
             run.progress.say(text)
         write_summary(run.folder, summary | {"protocol": protocol.to_dict()})
-    run.progress.update(phase="plot and video")
-    if note := plot_success(run.folder, f"{summary['task']}, seed {summary['seed']}", settings.target):
-        run.progress.say(note)
     low, high = wilson(played.successes, played.counted)
     line = (
         f"{run.settings.task.get('name')}: success {played.successes}/{played.counted} = "
         f"{100 * played.successes / max(played.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
         f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}"
     )
-    shown = episodes[: run.settings.render.episodes]
-    if not shown:
-        return line
-    if not all(len(episode.initial_state) for episode in shown):
-        return f"{line}, no video: these bodies tell no states that it could be drawn from"
-    path = run.folder / "evaluation.mp4"
     try:
-        video = record_video(path, run.settings.task, shown, run.settings.render.renderer)
-    except EmbodiedError:
-        run.progress.say(line)  # what was measured is not lost with the video
+        return line + _pictures(run, episodes)
+    except BaseException:
+        run.progress.say(line)  # what was measured is not lost with its pictures
         raise
+
+
+def _pictures(run: InlineRun, episodes: Sequence[Episode]) -> str:
+    """Draw the plot and the video; returns what is to be added to the line that ends the run."""
+    settings = run.settings
+    run.progress.update(phase="plot and video")
+    if note := plot_success(run.folder, f"{settings.task.get('name')}, seed {settings.seed}", settings.evaluate.target):
+        run.progress.say(note)
+    shown = episodes[: settings.render.episodes]
+    if not shown:
+        return ""
+    if not all(len(episode.initial_state) for episode in shown):
+        return ", no video: these bodies tell no states that it could be drawn from"
+    path = run.folder / "evaluation.mp4"
+    video = record_video(path, settings.task, shown, settings.render.renderer)
     if video.hint:
         run.progress.say(f"the video was drawn without GL; {video.hint}")
-    return f"{line}, video {path}"
+    return f", video {path}"
