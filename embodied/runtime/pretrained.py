@@ -5,19 +5,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied.errors import SpecMismatch, UserError, WeightsRefused, nearest
+from embodied.errors import UserError, WeightsRefused, nearest
 from embodied.files import read_json
 from embodied.runtime import checkpoint, kept, run_folder
 from embodied.runtime.published import whole_number
-from embodied.spec import difference
+from embodied.weights.beside import FIX, check_spec
 from embodied.weights.registry import Registry
 from embodied.weights.tensors import read_tensors
 from embodied.weights.versions import MANIFEST, TENSORS
 from policies.base import Policy
 
-FIX = "give weights of a policy with this task and policy, or the policy.* they were trained with"
 _DAMAGED = "give other weights"
-_FREE = ("name", "execute")  # of a spec, what no weight depends on
 
 
 def find_weights(source: str, runs: Path, policy: str) -> str:
@@ -61,7 +59,7 @@ def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:
         tensors = _read_file(path, policy, limit)
     elif (path / "state.json").is_file():
         checkpoint.verify(path)
-        _check_spec(read_json(path / "policy.json", _DAMAGED), policy, str(path))
+        check_spec(read_json(path / "policy.json", _DAMAGED), policy.spec.to_dict(), str(path))
         tensors = read_tensors(path / "model.safetensors", limit, _DAMAGED)
     else:
         folder, _, version = source.rpartition(":")
@@ -69,7 +67,7 @@ def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:
         names = registry.policies()
         name = policy.spec.name if policy.spec.name in names else next(iter(names), policy.spec.name)
         manifest, tensors = registry.read(name, int(version))
-        _check_spec(manifest.spec, policy, source)
+        check_spec(manifest.spec, policy.spec.to_dict(), source)
     check_tensors(tensors, own, source)
     return tensors
 
@@ -92,17 +90,10 @@ def _read_file(path: Path, policy: Policy, limit: int) -> dict[str, NDArray[Any]
     if whole and (beside / "state.json").is_file():
         checkpoint.verify(beside)
     if (beside / "policy.json").is_file():
-        _check_spec(read_json(beside / "policy.json", _DAMAGED), policy, str(path))
+        check_spec(read_json(beside / "policy.json", _DAMAGED), policy.spec.to_dict(), str(path))
     elif (beside / MANIFEST).is_file():
         manifest = kept.read_manifest(beside, _DAMAGED)
-        _check_spec(manifest.spec, policy, str(path))
+        check_spec(manifest.spec, policy.spec.to_dict(), str(path))
         if whole:
             return kept.read(beside, limit, _DAMAGED)
     return read_tensors(path, limit, _DAMAGED)
-
-
-def _check_spec(saved: Any, policy: Policy, where: str) -> None:
-    theirs, ours = ({k: v for k, v in spec.items() if k not in _FREE} for spec in (saved, policy.spec.to_dict()))
-    if found := difference(theirs, ours):
-        field, given, wanted = found
-        raise SpecMismatch(f"the weights' policy has {field} {given}, this run's has {wanted}", where, FIX)
