@@ -22,9 +22,8 @@ from embodied.monitor.progress import Progress
 from embodied.monitor.stats import quantiles, wilson
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.actor import Actor
-from embodied.rollout.body import Body
 from embodied.rollout.gate import admit, version_lags
-from embodied.rollout.play import Played, by_policy, play
+from embodied.rollout.play import Played, by_policy
 from embodied.runtime import checkpoint as checkpoints
 from embodied.runtime.build import build, require_parts, resolve
 from embodied.runtime.demonstrations import EXPERT, Demonstrated, by_the_expert, forget, stored
@@ -34,6 +33,7 @@ from embodied.runtime.pretrained import read_weights
 from embodied.runtime.protocol import BEGUN, CLONE, check_clone, check_protocol
 from embodied.runtime.publisher import Patience, Publisher
 from embodied.runtime.settings import Settings
+from embodied.runtime.tested import Tested, Tester
 from embodied.weights.pointers import Held
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer
@@ -102,7 +102,8 @@ class InlineRun:
             folder / "episodes", settings.episodes.keep, int(settings.episodes.quota_gb * 1e9), attempt=attempt
         )
         self.metrics = MetricsWriter(folder)
-        self._test_body: Body | None = None
+        decide = by_policy(self.client, self.spec, seed)
+        self._tester = Tester(settings, self.spec, decide, self._store_whole)
         self.step, self.env_steps, self.reached, self.warm = 0, 0, 0, False
         self.played, self.skipped = 0, 0
         self.origin: dict[str, Any] = {}
@@ -294,22 +295,16 @@ class InlineRun:
     def _store(self, segment: Segment) -> int:
         return sum(self.store.add(episode) for episode in self.assembler.add(segment))
 
-    def test(self, seeds: np.ndarray, name: str) -> tuple[Played, list[Episode]]:
-        """Play the present version on seeds, each exactly once, and store the episodes."""
-        body = self._test_body
-        if body is None or body.num_bodies != len(seeds):
-            if body is not None:
-                body.close()
-            body = make_body(self.settings.task, self.settings.body, len(seeds), self.settings.seed, autoreset=False)
-            self._test_body = body
-        played = play(
-            body, by_policy(self.client, self.spec, self.settings.seed), seeds, self.spec,
-            id=f"{self.attempt}-{name}", mode="evaluation",
-        )  # fmt: skip
+    def _store_whole(self, played: Played) -> list[Episode]:
         episodes = self._episodes(played)
         for episode in episodes:
             self.store.add(episode)
-        return played, episodes
+        return episodes
+
+    def test(self, seeds: np.ndarray, name: str) -> tuple[Tested, list[Episode]]:
+        """Play the present version on seeds, each exactly once, and store the episodes; the first ones for a video."""
+        tested = self._tester.test(seeds, f"{self.attempt}-{name}")
+        return tested, tested.shown
 
     def _evaluate(self) -> dict[str, float]:
         settings = self.settings.evaluate
@@ -382,8 +377,7 @@ class InlineRun:
         self.metrics.close()
         self.client.close()
         self.body.close()
-        if self._test_body is not None:
-            self._test_body.close()
+        self._tester.close()
 
 
 def _learns_by(config: dict[str, Any], where: str) -> str:
