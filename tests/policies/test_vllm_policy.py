@@ -113,5 +113,5 @@ def test_a_failed_load_leaves_the_old_version_on_both_sides(policy: VLLMPolicy, 
 def test_mistakes_are_one_line() -> None:
     with pytest.raises(UserError, match="make peer-vllm"):
         vllm_policy.build(AGENT, engine={"python": "/nowhere/python"}, name="p", **SIZES)
-    with pytest.raises(ConfigError, match="not an engine's settings"):
+    with pytest.raises(ConfigError, match="there is no setting thread"):
         vllm_policy.build(AGENT, engine={"thread": 1}, name="p", **SIZES)
