@@ -13,6 +13,7 @@ from command import SMALL, embodied, one_line, start
 
 from embodied.buffer.store import EpisodeStore
 from embodied.monitor.metrics import read_metrics
+from embodied.runtime.checkpoint import checkpoints
 from embodied.weights.registry import Registry
 
 BUDGET = ["budget.env_steps=2560"]
@@ -161,7 +162,7 @@ def test_a_run_killed_before_its_first_checkpoint_or_terminated_resumes(tmp_path
     run = tmp_path / "runs" / "t"
     process = start("train", *SMALL, "budget.env_steps=128000", "name=t", folder=tmp_path)
     deadline = time.monotonic() + 60
-    while not (run / "checkpoints").exists() and time.monotonic() < deadline and process.poll() is None:
+    while not checkpoints(run / "checkpoints") and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=30)

@@ -284,6 +284,7 @@ def test_a_server_is_moved_from_afar(far: Far, capsys: pytest.CaptureFixture[str
     layout = np.load(make_layout(tmp_path))
     for number in (1, 2, 3, 4):
         tensors = {name: np.full(layout[name].shape, number / 10, layout[name].dtype) for name in layout}
+        tensors["action_scale"] = layout["action_scale"]
         manifest = source.publish(policy, source.reserve(policy), tensors, far.spec.to_dict())
         assert far.client.push(manifest, tensors) == manifest.version
     labels = {version.number: version.label for version in far.registry.versions(policy)}

@@ -167,5 +167,5 @@ def test_mistakes_in_its_settings() -> None:
             OpenpiPolicy("far", AGENT, address)
     with pytest.raises(SpecMismatch, match="needs stream exterior_image"):
         OpenpiPolicy("far", AGENT, "127.0.0.1:1", embodiment="droid")
-    with pytest.raises(ConfigError, match="not an openpi policy"):
+    with pytest.raises(ConfigError, match="there is no setting hidden"):
         build(AGENT, name="far", address="127.0.0.1:1", hidden=3)
