@@ -16,8 +16,27 @@ from embodied.spec import PolicySpec
 Decide = Callable[[Observation], ActionChunk]
 
 
+class Counts:
+    """What outcomes come to.
+
+    Attributes:
+        outcomes: [N] uint8 of `Outcome`.
+    """
+
+    outcomes: NDArray[np.uint8]
+
+    @property
+    def successes(self) -> int:
+        return int((self.outcomes == Outcome.SUCCESS).sum())
+
+    @property
+    def counted(self) -> int:
+        """Episodes that say something of the policy: all but infrastructure faults."""
+        return int((self.outcomes != Outcome.INFRASTRUCTURE_FAULT).sum())
+
+
 @dataclass
-class Played:
+class Played(Counts):
     """N episodes.
 
     Attributes:
@@ -33,15 +52,6 @@ class Played:
     outcomes: NDArray[np.uint8]
     lengths: NDArray[np.int32]
     returns: NDArray[np.float32]
-
-    @property
-    def successes(self) -> int:
-        return int((self.outcomes == Outcome.SUCCESS).sum())
-
-    @property
-    def counted(self) -> int:
-        """Episodes that say something of the policy: all but infrastructure faults."""
-        return int((self.outcomes != Outcome.INFRASTRUCTURE_FAULT).sum())
 
 
 def play(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import ActionChunk, Episode, Observation, Outcome
+from embodied.data import ActionChunk, Episode, Observation
 from embodied.rollout.body import Body
-from embodied.rollout.play import Decide, Played, play
+from embodied.rollout.play import Counts, Decide, Played, play
 from embodied.runtime.measuring import BATCH
 from embodied.runtime.parts import make_body
 from embodied.runtime.settings import Settings
@@ -17,7 +17,7 @@ from embodied.spec import PolicySpec
 
 
 @dataclass(frozen=True)
-class Tested:
+class Tested(Counts):
     """N episodes.
 
     Attributes:
@@ -29,15 +29,6 @@ class Tested:
     outcomes: NDArray[np.uint8]
     lengths: NDArray[np.int32]
     shown: list[Episode]
-
-    @property
-    def successes(self) -> int:
-        return int((self.outcomes == Outcome.SUCCESS).sum())
-
-    @property
-    def counted(self) -> int:
-        """Episodes that say something of the policy: all but infrastructure faults."""
-        return int((self.outcomes != Outcome.INFRASTRUCTURE_FAULT).sum())
 
 
 class Tester:
