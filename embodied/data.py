@@ -1,6 +1,6 @@
 """The data every station exchanges: observations, action chunks, step results, segments, episodes.
 
-Contracts carry owned, contiguous numpy arrays. B is the number of rows (bodies x agents of one policy), T the steps of
+Contracts carry owned, contiguous numpy arrays. B is the number of rows (envs x agents of one policy), T the steps of
 a segment, K the actions of a chunk, D the numbers of one action, U the numbers of one applied control.
 """
 
@@ -43,31 +43,28 @@ class RewardStatus(IntEnum):
 
 @dataclass
 class Rows:
-    """Which body, scene, agent, episode and step each row belongs to; integer arrays of equal shape, [B] or [T, B].
+    """Identity of each row: its environment, agent, episode and step; integer arrays of equal shape, [B] or [T, B].
 
     Attributes:
-        body: Index of the body (one environment, or one robot).
-        scene: Index of the scene; agents of one scene share it.
-        agent: Index of the agent within its scene.
-        episode: Count of episodes on this body, from 0.
-        seq: Step within the episode, from 0.
+        env: Index of the environment (a simulated world or a robot cell), global within a run.
+        agent: Index of the agent in `EnvSpec.agents`, in its order.
+        episode: Count of episodes of this environment, from 0.
+        step: Step within the episode, from 0.
     """
 
-    body: NDArray[np.int32]
-    scene: NDArray[np.int32]
+    env: NDArray[np.int32]
     agent: NDArray[np.int32]
     episode: NDArray[np.int64]
-    seq: NDArray[np.int32]
+    step: NDArray[np.int32]
 
     @classmethod
-    def of_bodies(cls, count: int) -> Self:
-        """Rows of `count` single-agent bodies at the start of their first episode."""
-        ids = np.arange(count, dtype=np.int32)
-        zero = np.zeros(count, np.int32)
-        return cls(ids, ids.copy(), zero, np.zeros(count, np.int64), zero.copy())
+    def of_envs(cls, count: int, first: int = 0, agent: int = 0) -> Self:
+        """Rows of agent `agent` in environments `first` to `first + count - 1`, at the start of their first episode."""
+        envs = np.arange(first, first + count, dtype=np.int32)
+        return cls(envs, np.full(count, agent, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int32))
 
     def __len__(self) -> int:
-        return self.body.shape[-1]
+        return self.env.shape[-1]
 
     def take(self, index: Any) -> Self:
         """Copies of the rows at `index`."""
@@ -77,9 +74,11 @@ class Rows:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def noise_keys(self, seed: int) -> NDArray[np.int64]:
-        """[B, 4] keys (seed, body, episode, seq) for `embodied.noise`."""
-        keys = np.empty((len(self), 4), np.int64)
-        keys[:, 0], keys[:, 1], keys[:, 2], keys[:, 3] = seed, self.body, self.episode, self.seq
+        """[B, 5] keys (seed, env, agent, episode, step) for `embodied.noise`."""
+        keys = np.empty((len(self), 5), np.int64)
+        keys[:, 0], keys[:, 1], keys[:, 2], keys[:, 3], keys[:, 4] = (
+            seed, self.env, self.agent, self.episode, self.step,
+        )  # fmt: skip
         return keys
 
 
@@ -90,12 +89,12 @@ def stack_rows(rows: list[Rows]) -> Rows:
 
 @dataclass
 class Observation:
-    """What bodies sense, of one policy's streams.
+    """What envs sense, of one policy's streams.
 
     Attributes:
         rows: [B].
         streams: Stream name to [B, *shape].
-        time: [B] float64 seconds, capture time on the body's own clock (simulated time in simulation).
+        time: [B] float64 seconds, capture time on the env's own clock (simulated time in simulation).
     """
 
     rows: Rows
@@ -114,7 +113,7 @@ class ActionChunk:
     """What a policy decides for rows: the unit of decision.
 
     Attributes:
-        rows: [B], those of the observation answered; `rows.seq` is the observation's number.
+        rows: [B], those of the observation answered; `rows.step` is the observation's number.
         actions: [B, K, D] float32 in physical units, as sampled: before clipping and the safety filter.
         log_probs: [B, K, D] float32 of the sampled actions; NaN where the policy has none.
         values: [B] float32, NaN where the policy has none.
@@ -135,11 +134,11 @@ class ActionChunk:
 
 
 @dataclass
-class Starts:
+class Resets:
     """Episodes that began, M of them.
 
     Attributes:
-        ids: [M] int32 bodies.
+        ids: [M] int32 envs.
         seeds: [M] int64, each of which alone draws its episode's start.
         state: [M, S] float64 full simulator state, from which the episode replays; S is 0 for a robot.
         drawn: Name to [M, ...] of what was randomised.
@@ -153,10 +152,10 @@ class Starts:
 
 @dataclass
 class StepResult:
-    """What one control step of B bodies gave.
+    """What one control step of B envs gave.
 
-    A body whose episode ended is reset at once: `observation` is then the first of its next episode (rows.episode
-    one more, seq 0), and the last observation of the ended one is in `final`.
+    A env whose episode ended is reset at once: `observation` is then the first of its next episode (rows.episode
+    one more, step 0), and the last observation of the ended one is in `final`.
 
     Attributes:
         observation: [B] after the step and any reset.
@@ -182,7 +181,7 @@ class StepResult:
     applied: NDArray[np.float64]
     ended: NDArray[np.int32]
     final: dict[str, NDArray[Any]]
-    started: Starts | None
+    started: Resets | None
     state_hash: NDArray[np.uint64] | None = None
 
 
@@ -248,7 +247,7 @@ class Segment:
     source: NDArray[np.uint8]
     trainable: NDArray[np.bool_]
     start_at: NDArray[np.int32]
-    starts: Starts | None
+    starts: Resets | None
     mode: str = "train"
     state_hash: NDArray[np.uint64] | None = None
     stored: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -270,7 +269,7 @@ class Track:
         rewards, reward_status, terminated, truncated, source, trainable: [L], as in `Segment`.
         applied: [L, U] float64.
         segment: [L] int32, index into `Episode.segments` of the segment that carried the step to a learner.
-        seq: [N] int32, the step whose observation each decision answers.
+        step: [N] int32, the step whose observation each decision answers.
         actions, log_probs: [N, K, D]. executed: [N, K]. values, versions: [N].
         state_hash: [L] uint64 checksums of the simulator's states after each step; None where there is none.
     """
@@ -286,7 +285,7 @@ class Track:
     trainable: NDArray[np.bool_]
     applied: NDArray[np.float64]
     segment: NDArray[np.int32]
-    seq: NDArray[np.int32]
+    step: NDArray[np.int32]
     actions: NDArray[np.float32]
     log_probs: NDArray[np.float32]
     executed: NDArray[np.bool_]
@@ -303,11 +302,11 @@ class Episode:
     """One whole episode.
 
     Attributes:
-        id: Unique within a store, `<mode>-<attempt>-<body>-<episode>`.
+        id: Unique within a store, `<mode>-<attempt>-<env>-<episode>`.
         task, mode, policy, reward_version: As in `Segment`.
         seed: The seed that alone drew the start.
         outcome: How it ended.
-        spec: `BodySpec.to_dict()` of the body.
+        spec: `EnvSpec.to_dict()` of the env.
         agents: Agent name to its track.
         initial_state: [S] float64.
         drawn: What was randomised.

@@ -58,7 +58,7 @@ class Unauthorized(UserError):
 
 
 class SpecMismatch(UserError):
-    """What a policy needs and what a body offers differ in a stream or a field."""
+    """What a policy needs and what a env offers differ in a stream or a field."""
 
     code = "spec_mismatch"
 

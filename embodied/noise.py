@@ -1,8 +1,8 @@
 """Random numbers keyed by what they are for, not by when they are drawn.
 
 Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), vectorised in numpy. Each row
-has a key of four integers, (seed, body, episode, step), so the same row gets the same numbers however requests are
-batched, ordered or repeated.
+has a key of five integers, (seed, env, agent, episode, step), so the same row gets the same numbers however requests
+are batched, ordered or repeated. Agent 0 has the numbers of the four-integer keys before there were agents.
 """
 
 import numpy as np
@@ -37,15 +37,16 @@ def philox(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.u
 
 
 def _words(keys: ArrayLike, count: int, purpose: int) -> NDArray[np.uint32]:
-    """`count` words per row of `keys` [N, 4] (seed, body, episode, step), distinct per `purpose`."""
+    """`count` words per row of `keys` [N, 5] (seed, env, agent, episode, step), distinct per `purpose`."""
     rows = np.atleast_2d(np.asarray(keys, dtype=np.int64)).astype(np.uint64)
     n, blocks = len(rows), -(-count // 4)
-    seed, body, episode, step = rows.T
+    seed, env, agent, episode, step = rows.T
     key = np.stack([seed & _MASK, (seed >> _SHIFT) ^ np.uint64(purpose)], axis=1).astype(np.uint32)
-    base = np.stack([body & _MASK, episode & _MASK, step & _MASK], axis=1).astype(np.uint32)
+    base = np.stack([env & _MASK, episode & _MASK, step & _MASK], axis=1).astype(np.uint32)
     counter = np.empty((n, blocks, 4), np.uint32)
     counter[:, :, :3] = base[:, None]
-    counter[:, :, 3] = np.arange(blocks, dtype=np.uint32)
+    # Blocks of one key number far below 2**20, so the upper bits of their count are free for the agent.
+    counter[:, :, 3] = np.arange(blocks, dtype=np.uint32) | (agent.astype(np.uint32) << np.uint32(20))[:, None]
     words = philox(counter.reshape(-1, 4), np.repeat(key, blocks, axis=0))
     return words.reshape(n, blocks * 4)[:, :count]
 
@@ -54,7 +55,7 @@ def uniform(keys: ArrayLike, count: int, purpose: int = 0) -> NDArray[np.float64
     """Uniform numbers in (0, 1).
 
     Args:
-        keys: [N, 4] integers (seed, body, episode, step).
+        keys: [N, 5] integers (seed, env, agent, episode, step); agent is below 4096.
         count: Numbers per row.
         purpose: Separates uses of one key, so that resets and actions never share numbers.
 

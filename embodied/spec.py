@@ -1,6 +1,6 @@
-"""What a body senses and obeys, what a policy needs and gives, and whether they fit.
+"""What a env senses and obeys, what a policy needs and gives, and whether they fit.
 
-A `Stream` is a named array with shape, dtype, unit, frame, rotation convention and rate. A body *offers* observation
+A `Stream` is a named array with shape, dtype, unit, frame, rotation convention and rate. A env *offers* observation
 streams and *needs* action streams; a policy *needs* observation streams and *offers* action streams. Matching is
 field by field, and an error names the stream and the field.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from embodied.errors import MessageError, SpecMismatch, nearest
 
 CLIENT_STREAMS = ("action_prefix", "prefix_length")
-"""Streams of a policy that its client fills, not the body: the actions that will be executed before its answer can be,
+"""Streams of a policy that its client fills, not the env: the actions that will be executed before its answer can be,
 [K, D] float32, and how many of them there are, [] or [1] int32; see `embodied.client.execution.prefix`."""
 
 STREAM_DTYPES = ("float32", "uint8", "int32")
@@ -36,8 +36,8 @@ class Stream:
         unit: Physical unit, such as `rad`, `m`, `m/s`; `1` for a ratio; empty for pixels and tokens.
         frame: Frame the numbers are expressed in, such as `base`; empty where none applies.
         rotation: One of `ROTATIONS`; empty where the stream is no rotation.
-        rate_hz: Samples per second on the body's clock; 0 where the stream comes once per step.
-        limit: Of an action, the largest magnitude of each number that is obeyed, beyond which a body clips; 0 for
+        rate_hz: Samples per second on the env's clock; 0 where the stream comes once per step.
+        limit: Of an action, the largest magnitude of each number that is obeyed, beyond which a env clips; 0 for
             none. What a policy takes for one unit; not matched.
     """
 
@@ -92,7 +92,7 @@ def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
                 raise SpecMismatch(
                     f"{needer} needs {need.name} with {name} {wanted!r}, {offerer} offers {given!r}",
                     f"stream {need.name}, field {name}",
-                    "state a conversion in the config, or use a policy trained for this body",
+                    "state a conversion in the config, or use a policy trained for this env",
                 )
 
 
@@ -101,8 +101,8 @@ class AgentSpec:
     """One agent's streams.
 
     Attributes:
-        observations: Streams offered by a body, or needed by a policy.
-        actions: Streams needed by a body, or offered by a policy. An action row is their float32 concatenation in
+        observations: Streams offered by a env, or needed by a policy.
+        actions: Streams needed by a env, or offered by a policy. An action row is their float32 concatenation in
             this order, `action_dim` numbers.
     """
 
@@ -144,13 +144,13 @@ class AgentSpec:
 
 
 @dataclass(frozen=True)
-class BodySpec:
-    """What a body, simulated or real, offers and needs, per agent.
+class EnvSpec:
+    """What a env, simulated or real, offers and needs, per agent.
 
     Attributes:
         task: Name of the task, such as `lift_cube`.
-        agents: Agent name to its streams; a single-robot body has one agent named `robot`.
-        control_hz: Decisions per second of the body's control loop.
+        agents: Agent name to its streams; a single-robot env has one agent named `robot`.
+        control_hz: Decisions per second of the env's control loop.
         instruction: The task in words.
         episode_steps: Time limit in control steps.
         state_size: Length of the simulator's float64 state row; 0 for a robot.
@@ -177,7 +177,7 @@ class BodySpec:
             rest = {k: data[k] for k in cls.__dataclass_fields__ if k != "agents"}
             return cls(agents={name: AgentSpec.from_dict(agent) for name, agent in data["agents"].items()}, **rest)
         except (KeyError, TypeError, AttributeError) as error:
-            raise MessageError(f"not a body spec: {error!r}", "spec", "send what BodySpec.to_dict makes") from None
+            raise MessageError(f"not a env spec: {error!r}", "spec", "send what EnvSpec.to_dict makes") from None
 
 
 @dataclass(frozen=True)
@@ -208,20 +208,20 @@ class PolicySpec:
         """What the policy is built from: its agent, with the streams that only its critic reads."""
         return AgentSpec((*self.agent.observations, *self.critic), self.agent.actions)
 
-    def check_body(self, body: BodySpec, agent: str = "robot") -> None:
-        """Raise `SpecMismatch` unless this policy can drive `agent` of `body`."""
-        if agent not in body.agents:
-            raise SpecMismatch(f"body {body.task} has no agent {agent}", "agents", nearest(agent, body.agents))
-        theirs = body.agents[agent]
+    def check_env(self, env: EnvSpec, agent: str = "robot") -> None:
+        """Raise `SpecMismatch` unless this policy can drive `agent` of `env`."""
+        if agent not in env.agents:
+            raise SpecMismatch(f"env {env.task} has no agent {agent}", "agents", nearest(agent, env.agents))
+        theirs = env.agents[agent]
         needs = tuple(stream for stream in self.agent.observations if stream.name not in CLIENT_STREAMS)
-        match(needs, theirs.observations, f"policy {self.name}", f"task {body.task}")
-        match(theirs.actions, self.agent.actions, f"task {body.task}", f"policy {self.name}")
+        match(needs, theirs.observations, f"policy {self.name}", f"task {env.task}")
+        match(theirs.actions, self.agent.actions, f"task {env.task}", f"policy {self.name}")
         if self.agent.action_dim != theirs.action_dim:
             raise SpecMismatch(
                 f"policy {self.name} gives {self.agent.action_dim} action numbers, "
-                f"{body.task} takes {theirs.action_dim}",
+                f"{env.task} takes {theirs.action_dim}",
                 "actions",
-                "use a policy trained for this body",
+                "use a policy trained for this env",
             )
 
     def to_dict(self) -> dict[str, Any]:

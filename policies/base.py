@@ -26,7 +26,7 @@ class Policy(Protocol):
 
         Args:
             observation: B rows of the streams in `spec.agent.observations`; other streams are ignored.
-            noise_keys: [B, 4] keys of `embodied.noise`; the only source of randomness.
+            noise_keys: [B, 5] keys of `embodied.noise`; the only source of randomness.
             mode: `sample` draws from the distribution, `mean` takes its mode.
 
         Returns:

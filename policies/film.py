@@ -88,7 +88,7 @@ class FiLMNetwork(VLANetwork):
         actions = raw * self.action_scale
         return Decided(actions, self._log_prob(mean, actions), self.value_of(inputs, features))
 
-    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         features = self.features(inputs)
         mean = self.raw_mean(features)
         entropy = gaussian_entropy(self.log_std).expand_as(mean)

@@ -129,7 +129,7 @@ class FlowNetwork(VLANetwork):
             log_probs = log_probs + gaussian_log_prob(x, mean, log_std)
         return Decided(x * self.action_scale, log_probs, values, {"path": torch.stack(path, dim=1)})
 
-    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         """All denoising steps at once; the path is in raw units and ends at `actions`, which are not looked at."""
         layers, there = self.reader(inputs)
         path = stored["path"]

@@ -57,7 +57,7 @@ class GaussianActorCritic(PolicyNetwork):
         actions = raw * self.action_scale
         return Decided(actions, self._log_prob(mean, actions), self.value(inputs))
 
-    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         mean = self.raw_mean(inputs)
         entropy = gaussian_entropy(self.log_std).expand_as(mean)
         return Judged(self._log_prob(mean, actions), self.value(inputs), entropy)

@@ -76,7 +76,7 @@ class PolicyNetwork(nn.Module):
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
         stored: As `PolicySpec.stored`.
 
-    Methods a network fills in are `draw`, `decide`, `judge`, `value` and `clone_loss`. Each row's results depend on
+    Methods a network fills in are `draw`, `decide`, `evaluate_actions`, `value` and `clone_loss`. Each row's results depend on
     that row alone.
     """
 
@@ -119,7 +119,7 @@ class PolicyNetwork(nn.Module):
         """Chunks sampled with `draws`, or the mode of the distribution where it is None."""
         raise NotImplementedError
 
-    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         """What the network thinks of physical actions [N, K, D] that were sampled with `stored`."""
         raise NotImplementedError
 

@@ -63,7 +63,7 @@ class Senses:
                     what = f"the policy's {kind} names {name}, which the body does not offer"
                     fix = nearest(name, offered)
                     if kind == "pictures":
-                        fix = f"give body.cameras, such as body.cameras=[front], or {fix}"
+                        fix = f"give env.cameras, such as env.cameras=[front], or {fix}"
                     raise SpecMismatch(what, f"stream {name}", fix)
                 stream = offered[name]
                 if stream.dtype != dtype or (dims is not None and len(stream.shape) != dims):

@@ -16,7 +16,7 @@ from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from embodied import noise
 from embodied.errors import ConfigError, WeightsRefused
 from embodied.spec import AgentSpec
-from embodied.weights.beside import check_beside
+from embodied.weights.sidecar import check_beside
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
 from policies.encoders import Critic, module_key, seeded_
@@ -184,7 +184,7 @@ class TokenNetwork(VLANetwork):
         said = self._by_action(log_probs)
         return Decided(self.actions_of(tokens).where(said.isfinite(), math.nan), said, values)
 
-    def judge(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
         prompt, tokens = self.prompt(inputs), self.tokens_of(actions)
         logits = self.logits(prompt, tokens)
         log_probs, entropy = binned.log_prob(logits, tokens), binned.entropy(logits)

@@ -77,7 +77,7 @@ class VLASettings:
         chosen = Senses.choose(agent, self.state, self.pictures, self.instruction, self.words, self.critic)
         if not chosen.pictures and (self.pictures is None or not self.may_lack):
             without = ", or policy.pictures=[] to do without" if self.may_lack else ""
-            fix = f"give body.cameras, such as [front]{without}"
+            fix = f"give env.cameras, such as [front]{without}"
             raise SpecMismatch(f"policy {name} finds no picture", "spec", fix)
         if not chosen.words and not self.may_lack:
             raise SpecMismatch(f"policy {name} reads no instruction", "policy.instruction", "name the stream of one")

@@ -1,4 +1,4 @@
-"""Many bodies of one task on MuJoCo's batch: the simulator behind `embodied.rollout.body.Body`."""
+"""Many envs of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
 
 import time
 from collections.abc import Callable
@@ -10,15 +10,15 @@ import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import Observation, Outcome, RewardStatus, Rows, Starts, StepResult
+from embodied.data import Observation, Outcome, Resets, RewardStatus, Rows, StepResult
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
 from simulators.randomise import draw
-from simulators.randomise.bodies import RandomisedBodies
+from simulators.randomise.envs import RandomisedEnvs
 from simulators.randomise.ranges import Ranges
 from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
 from simulators.senses import Senses, Streams, with_cameras
-from simulators.starts import StartsAhead
+from simulators.starts import ResetsAhead
 from simulators.task import Array, Fields, Start, Task
 
 MAX_ENVS = 65536
@@ -32,7 +32,7 @@ _log.set()
 
 
 class BatchEnv:
-    """`num_envs` bodies of one task, stepped together, physics on threads.
+    """`num_envs` envs of one task, stepped together, physics on threads.
 
     Args:
         task: What to simulate.
@@ -46,8 +46,8 @@ class BatchEnv:
         task: As given.
         batch: The physics; its arrays are live.
         action_limit: [D], beyond which actions are clipped.
-        draw_seeds: Gives the seeds [M] of the next episodes of bodies [M], in place of `seed`; None to derive them.
-        Others as in `embodied.rollout.body.Body`; `spec` has the streams of the cameras.
+        draw_seeds: Gives the seeds [M] of the next episodes of envs [M], in place of `seed`; None to derive them.
+        Others as in `embodied.rollout.env.Env`; `spec` has the streams of the cameras.
 
     Raises:
         ConfigError: A count is out of range, or `randomise` does not fit the task's streams.
@@ -72,7 +72,7 @@ class BatchEnv:
                 raise ConfigError(f"{key} cannot be {value!r}", key, f"choose a whole number from {low} to {high}")
         if cameras is not None:
             cameras.check_memory(num_envs)
-        self.task, self.spec, self.num_bodies = task, with_cameras(task.spec, cameras), num_envs
+        self.task, self.spec, self.num_envs = task, with_cameras(task.spec, cameras), num_envs
         self.action_limit = task.spec.agents["robot"].action_limits
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
@@ -83,28 +83,28 @@ class BatchEnv:
         self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
         self._blank = self.batch.state[0].copy()
         self._memory = np.zeros((num_envs, task.memory_size))
-        self._rows = Rows.of_bodies(num_envs)
+        self._rows = Rows.of_envs(num_envs)
         self._rows.episode -= 1
         self._seeds = np.zeros(num_envs, np.int64)
         self._active = np.zeros(num_envs, bool)
-        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for a body that diverges
+        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for a env that diverges
         # is reset by MuJoCo, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
-        # Whose snapshots are taken up: those of bodies with the same streams.
+        # Whose snapshots are taken up: those of envs with the same streams.
         self._kind = np.full(num_envs, int(task.spec.agents["robot"].hash, 16), np.int64)
-        self._randomised: RandomisedBodies | None = None
+        self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
-            self._randomised = RandomisedBodies(randomise, self.batch, self.spec.agents["robot"], cameras is not None)
+            self._randomised = RandomisedEnvs(randomise, self.batch, self.spec.agents["robot"], cameras is not None)
         if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
             raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
-        self._ahead = StartsAhead(self._draw, num_envs)
+        self._ahead = ResetsAhead(self._draw, num_envs)
         self._senses = Senses(task, self.spec, self.batch, cameras, self._randomised)
 
-    def reset(self, seeds: ArrayLike | None = None, states: Array | None = None) -> tuple[Observation, Starts]:
-        """As `Body.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
+    def reset(self, seeds: ArrayLike | None = None, states: Array | None = None) -> tuple[Observation, Resets]:
+        """As `Env.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
 
         Raises:
-            ConfigError: `seeds` is not one integer per body.
+            ConfigError: `seeds` is not one integer per env.
             SpecMismatch: `states` are of another task.
         """
         if states is not None and states.shape != self.batch.state.shape:
@@ -114,32 +114,32 @@ class BatchEnv:
             raise SpecMismatch("states that are not finite", f"task {self.spec.task}", "start from finite ones")
         if seeds is not None:
             seeds = np.asarray(seeds)
-            whole = seeds.shape == (self.num_bodies,) and np.issubdtype(seeds.dtype, np.integer)
+            whole = seeds.shape == (self.num_envs,) and np.issubdtype(seeds.dtype, np.integer)
             if not whole or seeds.max() >= 2**63:
                 what, fix = (
                     f"seeds of shape {seeds.shape}, {seeds.dtype}",
-                    f"give {self.num_bodies} integers below 2^63",
+                    f"give {self.num_envs} integers below 2^63",
                 )
                 raise ConfigError(what, "reset", fix)
-        starts = self._start(np.arange(self.num_bodies, dtype=np.int32), seeds, states)
+        starts = self._start(np.arange(self.num_envs, dtype=np.int32), seeds, states)
         return self.observe(), starts
 
     def observe(self) -> Observation:
-        """What the bodies sense in the present state."""
+        """What the envs sense in the present state."""
         streams, when = self._sense(None)
         self._senses.note(streams)
         return Observation(self._rows.take(slice(None)), streams, when)
 
     def step(self, actions: NDArray[np.float32]) -> StepResult:
-        """As `Body.step`.
+        """As `Env.step`.
 
         Raises:
             SpecMismatch: `actions` are not [B, D].
             ConfigError: No episode was ever started.
         """
         actions = np.asarray(actions, np.float32)
-        if actions.shape != (self.num_bodies, len(self.action_limit)):
-            wanted = (self.num_bodies, len(self.action_limit))
+        if actions.shape != (self.num_envs, len(self.action_limit)):
+            wanted = (self.num_envs, len(self.action_limit))
             raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
         if not self._senses.last:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
@@ -152,7 +152,7 @@ class BatchEnv:
             actions = np.where(np.isnan(actions), np.float32(0), actions)
         actions, arrived = np.clip(actions, -self.action_limit, self.action_limit), ids
         if self._randomised is not None:
-            actions, arrived = self._randomised.delay(actions, self._rows.seq, ids)
+            actions, arrived = self._randomised.delay(actions, self._rows.step, ids)
         self._control(actions, arrived)
         applied = self._ctrl.copy()
         faulty |= self._advance(ids)
@@ -164,18 +164,18 @@ class BatchEnv:
         self.task.update(fields, memory)
         if ids is not None:
             self._memory[ids] = memory
-        self._rows.seq[live] += 1
+        self._rows.step[live] += 1
 
         success = self.task.success(self._fields, self._memory) & live & ~faulty
         failure = self.task.failure(self._fields, self._memory) & live & ~faulty & ~success
-        late = (self._rows.seq >= self.spec.episode_steps) & live
+        late = (self._rows.step >= self.spec.episode_steps) & live
         rewards = self.task.reward(self._fields, self._memory)
-        outcomes = np.zeros(self.num_bodies, np.uint8)
+        outcomes = np.zeros(self.num_envs, np.uint8)
         outcomes[late] = Outcome.TIME_LIMIT
         outcomes[failure] = Outcome.FAILURE
         outcomes[success] = Outcome.SUCCESS
         outcomes[faulty] = Outcome.INFRASTRUCTURE_FAULT
-        status = np.zeros(self.num_bodies, np.uint8)
+        status = np.zeros(self.num_envs, np.uint8)
         status[faulty] = RewardStatus.FAILED
         if not every or faulty.any():
             rewards[~live | faulty] = 0.0
@@ -184,9 +184,9 @@ class BatchEnv:
         truncated = (outcomes != Outcome.RUNNING) & ~terminated
 
         streams, when = self._sense(None, ids)
-        for body in np.flatnonzero(faulty):
+        for env in np.flatnonzero(faulty):
             for name, values in streams.items():
-                values[body] = self._senses.last[name][body]
+                values[env] = self._senses.last[name][env]
         final = {name: values[ended] for name, values in streams.items()}
         started = self._finish(ended, streams, when)
         self.faults += int(faulty.sum())
@@ -204,16 +204,16 @@ class BatchEnv:
         return {name: values[index] for name, values in self._parts().items()}
 
     def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
-        """As `Body.restore`; `observe` then tells what the bodies sense.
+        """As `Env.restore`; `observe` then tells what the envs sense.
 
         Raises:
-            SpecMismatch: The snapshot has other sizes than `ids` and this task, or is of bodies randomised otherwise.
+            SpecMismatch: The snapshot has other sizes than `ids` and this task, or is of envs randomised otherwise.
         """
         index, parts = self._index(ids), self._parts()
         for name in sorted(parts.keys() | snapshot.keys()):
             wanted = (len(index), *parts[name].shape[1:]) if name in parts else None
             if name not in snapshot or np.shape(snapshot[name]) != wanted:
-                fix = f"its shape must be {wanted}" if wanted else "use bodies with the same randomisation"
+                fix = f"its shape must be {wanted}" if wanted else "use envs with the same randomisation"
                 raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
             if not np.can_cast(np.asarray(snapshot[name]).dtype, parts[name].dtype, "same_kind"):
                 raise SpecMismatch(
@@ -221,12 +221,12 @@ class BatchEnv:
                 )
         if (np.asarray(snapshot["kind"]) != self._kind[index]).any():
             raise SpecMismatch(
-                "a snapshot of a body with other streams",
+                "a snapshot of a env with other streams",
                 f"task {self.spec.task}",
                 "use the same task, robot and control",
             )
-        if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["seq"], initial=0) < 0:
-            raise SpecMismatch("a snapshot that no body was ever in", "snapshot", "restore what snapshot() gave")
+        if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["step"], initial=0) < 0:
+            raise SpecMismatch("a snapshot that no env was ever in", "snapshot", "restore what snapshot() gave")
         for name, values in parts.items():
             values[index] = snapshot[name]
         if self._randomised is not None:
@@ -240,12 +240,12 @@ class BatchEnv:
             self._cameras.close()
 
     def _parts(self) -> Streams:
-        """Live arrays [B, ...] of everything from which bodies continue."""
+        """Live arrays [B, ...] of everything from which envs continue."""
         parts = {
             "state": self.batch.state,
             "memory": self._memory,
             "episode": self._rows.episode,
-            "seq": self._rows.seq,
+            "step": self._rows.step,
             "seed": self._seeds,
             "active": self._active,
             "kind": self._kind,
@@ -257,19 +257,19 @@ class BatchEnv:
     ) -> tuple[Streams, NDArray[np.float64]]:
         """As `Senses.sense`."""
         rows = slice(None) if ids is None else ids
-        time, seq = self._time[rows].copy(), self._rows.seq[rows]
-        return self._senses.sense(*self._take(ids), ids, fresh, time, seq, self._seeds[rows])
+        time, step = self._time[rows].copy(), self._rows.step[rows]
+        return self._senses.sense(*self._take(ids), ids, fresh, time, step, self._seeds[rows])
 
     def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
         """`ids` ascending and checked, or all."""
-        index = np.arange(self.num_bodies) if ids is None else np.atleast_1d(np.asarray(ids))
+        index = np.arange(self.num_envs) if ids is None else np.atleast_1d(np.asarray(ids))
         valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
-        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_bodies):
-            raise ConfigError(f"body ids {index}", "ids", f"give ascending integers below {self.num_bodies}")
+        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_envs):
+            raise ConfigError(f"env ids {index}", "ids", f"give ascending integers below {self.num_envs}")
         return index.astype(np.int32)
 
     def _take(self, ids: NDArray[np.int32] | None) -> tuple[Fields, Array]:
-        """Live arrays of all bodies, or copies of some."""
+        """Live arrays of all envs, or copies of some."""
         if ids is None:
             return self._fields, self._memory
         return {name: values[ids] for name, values in self._fields.items()}, self._memory[ids]
@@ -284,7 +284,7 @@ class BatchEnv:
 
     def _advance(self, ids: NDArray[np.int32] | None) -> NDArray[np.bool_]:
         """Step the physics; [B] whether it diverged."""
-        diverged = np.zeros(self.num_bodies, bool)
+        diverged = np.zeros(self.num_envs, bool)
         begin = time.perf_counter()
         try:
             self.batch.step(ids, self.task.substeps, STAGE)
@@ -299,7 +299,7 @@ class BatchEnv:
         return diverged
 
     def _blank_out(self, ids: NDArray[Any]) -> None:
-        """Put diverged bodies into the model's default state, so that nothing that is not finite lives on."""
+        """Put diverged envs into the model's default state, so that nothing that is not finite lives on."""
         self.batch.state[ids] = self._blank
         self._forward(ids.astype(np.int32))
         self._memory[ids] = 0.0
@@ -312,8 +312,8 @@ class BatchEnv:
                 f"MuJoCo cannot start: {error}", f"task {self.spec.task}", "check its start"
             ) from None
 
-    def _finish(self, ended: NDArray[np.int32], streams: Streams, when: NDArray[np.float64]) -> Starts | None:
-        """Park or restart the bodies whose episode ended, and write their first observations into `streams`."""
+    def _finish(self, ended: NDArray[np.int32], streams: Streams, when: NDArray[np.float64]) -> Resets | None:
+        """Park or restart the envs whose episode ended, and write their first observations into `streams`."""
         if not len(ended):
             return None
         if not self.autoreset:
@@ -330,10 +330,10 @@ class BatchEnv:
         start = self.task.start(seeds)
         return start if self._randomised is None else replace(start, drawn=start.drawn | self._randomised.draw(seeds))
 
-    def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None, states: Array | None = None) -> Starts:
+    def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None, states: Array | None = None) -> Resets:
         """Begin the next episode of `ids`."""
         self._rows.episode[ids] += 1
-        self._rows.seq[ids] = 0
+        self._rows.step[ids] = 0
         if seeds is None and self.draw_seeds is not None:
             seeds = self.draw_seeds(ids)
         if seeds is None:
@@ -354,4 +354,4 @@ class BatchEnv:
         fields, memory = self._take(ids)
         self.task.begin(fields, memory)
         self._memory[ids] = memory
-        return Starts(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)
+        return Resets(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)

@@ -60,7 +60,7 @@ def make_env(
     randomise: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> BatchEnv:
-    """Build `num_envs` bodies of a task.
+    """Build `num_envs` envs of a task.
 
     Args:
         task: Its name.
@@ -93,5 +93,5 @@ def _words(value: Any, key: str) -> list[str]:
     """
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{key} cannot be {value!r}", f"body.{key}", "give a list of names; [] for none")
+        raise ConfigError(f"{key} cannot be {value!r}", f"env.{key}", "give a list of names; [] for none")
     return list(words)

@@ -1,4 +1,4 @@
-"""What bodies sense: their task's streams and their cameras' pictures, with noise, as late as they come."""
+"""What envs sense: their task's streams and their cameras' pictures, with noise, as late as they come."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,8 @@ from mujoco.batch import Batch
 from numpy.typing import NDArray
 
 from embodied.errors import SpecMismatch
-from embodied.spec import AgentSpec, BodySpec
-from simulators.randomise.bodies import RandomisedBodies
+from embodied.spec import AgentSpec, EnvSpec
+from simulators.randomise.envs import RandomisedEnvs
 from simulators.render.cameras import Cameras
 from simulators.task import Array, Fields, Task
 
@@ -17,7 +17,7 @@ Streams = dict[str, NDArray[Any]]
 Ids = NDArray[np.int32]
 
 
-def with_cameras(spec: BodySpec, cameras: Cameras | None) -> BodySpec:
+def with_cameras(spec: EnvSpec, cameras: Cameras | None) -> EnvSpec:
     """The spec of a task whose robot has cameras too."""
     if cameras is None:
         return spec
@@ -27,21 +27,21 @@ def with_cameras(spec: BodySpec, cameras: Cameras | None) -> BodySpec:
 
 
 class Senses:
-    """The senses of all bodies of a batch.
+    """The senses of all envs of a batch.
 
     Args:
         task: Gives its streams.
         spec: The task's, with the streams of `cameras`.
-        batch: The bodies.
+        batch: The envs.
         cameras: Or None.
         randomised: Adds noise and latency; None for neither.
 
     Attributes:
-        last: What all bodies were given last; empty before the first time.
+        last: What all envs were given last; empty before the first time.
     """
 
     def __init__(
-        self, task: Task, spec: BodySpec, batch: Batch, cameras: Cameras | None, randomised: RandomisedBodies | None
+        self, task: Task, spec: EnvSpec, batch: Batch, cameras: Cameras | None, randomised: RandomisedEnvs | None
     ) -> None:
         self._task, self._spec, self._cameras, self._randomised = task, spec, cameras, randomised
         self._poses: Fields = {name: batch.bind(name) for name in cameras.fields} if cameras else {}
@@ -55,16 +55,16 @@ class Senses:
         ids: Ids | None,
         fresh: Ids | None,
         time: Array,
-        seq: NDArray[np.int32],
+        step: NDArray[np.int32],
         seeds: NDArray[np.int64],
     ) -> tuple[Streams, Array]:
-        """Owned streams [M, ...] of bodies `ids` [M], or of all, as they are given them, and when they were captured.
+        """Owned streams [M, ...] of envs `ids` [M], or of all, as they are given them, and when they were captured.
 
         Args:
             fields, memory: [M, ...], as a task takes them.
             ids: None for all.
-            fresh: With all bodies, those that have new pictures; the others keep their last. None for all.
-            time, seq, seeds: [M] time and step within the episode, and its seed; `time` is owned.
+            fresh: With all envs, those that have new pictures; the others keep their last. None for all.
+            time, step, seeds: [M] time and step within the episode, and its seed; `time` is owned.
         """
         streams = self._task.observe(fields, memory)
         if self._cameras is not None:
@@ -75,7 +75,7 @@ class Senses:
                     streams[name][fresh] = pictures
         if self._randomised is None:
             return streams, time
-        streams, time = self._randomised.sense(streams, time, self._every if ids is None else ids, seq, seeds)
+        streams, time = self._randomised.sense(streams, time, self._every if ids is None else ids, step, seeds)
         if self._cameras is not None and fresh is not None:
             stale = np.setdiff1d(self._every, fresh)
             for stream in self._cameras.streams:
@@ -83,7 +83,7 @@ class Senses:
         return streams, time
 
     def note(self, streams: Streams) -> None:
-        """Remember what all bodies are given.
+        """Remember what all envs are given.
 
         Raises:
             SpecMismatch: The first time, if that is not what the spec says.

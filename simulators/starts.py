@@ -1,4 +1,4 @@
-"""Starts of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
+"""Resets of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from simulators.task import Start
 BLOCK_ROWS = 2048
 
 
-class StartsAhead:
-    """The starts of each body's next few episodes, whose seeds follow from (seed, body, episode).
+class ResetsAhead:
+    """The starts of each env's next few episodes, whose seeds follow from (seed, env, episode).
 
     Args:
-        draw: Starts of the episodes of given seeds, such as `Task.start`.
+        draw: Resets of the episodes of given seeds, such as `Task.start`.
         count: B.
     """
 
@@ -32,8 +32,8 @@ class StartsAhead:
 
         Args:
             seed: The environment's seed.
-            ids: [M] bodies.
-            episode: [B] episode counts of all bodies.
+            ids: [M] envs.
+            episode: [B] episode counts of all envs.
         """
         slot = episode[ids] - self._first[ids]
         if seed != self._seed or (slot < 0).any() or (slot >= self._depth).any():
@@ -47,11 +47,11 @@ class StartsAhead:
         return self._seeds[at], start
 
     def _draw(self, seed: int, episode: NDArray[np.int64]) -> None:
-        """Fill the block with every body's episodes from `episode` on."""
-        keys = np.zeros((self._count * self._depth, 4), np.int64)
+        """Fill the block with every env's episodes from `episode` on."""
+        keys = np.zeros((self._count * self._depth, 5), np.int64)
         keys[:, 0] = seed
         keys[:, 1] = np.repeat(np.arange(self._count), self._depth)
-        keys[:, 2] = (episode[:, None] + np.arange(self._depth)).ravel()
+        keys[:, 3] = (episode[:, None] + np.arange(self._depth)).ravel()
         self._seed, self._first = seed, episode.copy()
         self._seeds = noise.integers(keys)
         self._start = self._draw_starts(self._seeds)

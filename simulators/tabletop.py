@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
-from embodied.spec import AgentSpec, BodySpec, Stream, Streams
+from embodied.spec import AgentSpec, EnvSpec, Stream, Streams
 from simulators.arm import Arm
 from simulators.control import make_control
-from simulators.task import Array, Fields, Start, between, body_spec, check_reward, start_uniforms
+from simulators.task import Array, Fields, Start, between, check_reward, env_spec, start_uniforms
 
 TEXT_BYTES = 64
 """Length of the stream `instruction`: UTF-8, zeros after its end."""
@@ -86,7 +86,7 @@ class TabletopTask:
             )
         streams = (*streams, *observations, Stream("instruction", (TEXT_BYTES,), dtype="uint8"))
         agent = AgentSpec(streams, actions)
-        self.spec: BodySpec = body_spec(
+        self.spec: EnvSpec = env_spec(
             self.name, self.sentences()[0], self.model, self.substeps, self.episode_steps, agent
         )
         self._sentences = np.stack([encode_text(sentence, self.name) for sentence in self.sentences()])

@@ -1,6 +1,6 @@
 """The contract of a task: what it builds, where episodes start, what is sensed, scored and done.
 
-A task holds no episode state. What it must remember of an episode lives in `memory`, one float64 row per body that the
+A task holds no episode state. What it must remember of an episode lives in `memory`, one float64 row per env that the
 environment keeps, snapshots and restores; everything else is read from the simulator's fields. A new task is one new
 file in `simulators/tasks/` with a function `make(**options) -> Task`.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied import noise
 from embodied.errors import ConfigError, nearest
-from embodied.spec import AgentSpec, BodySpec
+from embodied.spec import AgentSpec, EnvSpec
 
 Array = NDArray[np.float64]
 Fields = dict[str, NDArray[Any]]
@@ -39,7 +39,7 @@ class Start:
 
 
 class Task(Protocol):
-    """One task, of any number of bodies.
+    """One task, of any number of envs.
 
     Every function takes B rows of `fields` and `memory`, and only `begin`, `control` and `update` write to `memory`.
 
@@ -51,7 +51,7 @@ class Task(Protocol):
         fields: MjData fields that the functions read.
     """
 
-    spec: BodySpec
+    spec: EnvSpec
     model: mujoco.MjModel
     substeps: int
     memory_size: int
@@ -96,7 +96,7 @@ class Task(Protocol):
 
 def start_uniforms(seeds: NDArray[np.int64], count: int) -> Array:
     """[M, count] uniform numbers in (0, 1) that depend on each row's seed only."""
-    keys = np.zeros((len(seeds), 4), np.int64)
+    keys = np.zeros((len(seeds), 5), np.int64)
     keys[:, 0] = seeds
     return noise.uniform(keys, count, purpose=START)
 
@@ -118,11 +118,11 @@ def check_reward(kind: str, task: str) -> RewardKind:
     return kind  # type: ignore[return-value]
 
 
-def body_spec(
+def env_spec(
     name: str, instruction: str, model: mujoco.MjModel, substeps: int, episode_steps: int, agent: AgentSpec
-) -> BodySpec:
+) -> EnvSpec:
     """The spec of a task with one agent named `robot`."""
-    return BodySpec(
+    return EnvSpec(
         task=name,
         agents={"robot": agent},
         control_hz=1.0 / (substeps * model.opt.timestep),

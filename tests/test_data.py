@@ -14,29 +14,27 @@ def _observation(count: int) -> Observation:
         "joint_pos": np.arange(count * 7, dtype=np.float32).reshape(count, 7),
         "front": np.ones((count, 4), np.uint8),
     }
-    return Observation(Rows.of_bodies(count), streams, np.linspace(0, 1, count))
+    return Observation(Rows.of_envs(count), streams, np.linspace(0, 1, count))
 
 
 def test_rows_of_bodies() -> None:
-    rows = Rows.of_bodies(3)
+    rows = Rows.of_envs(3)
     assert len(rows) == 3
-    np.testing.assert_array_equal(rows.body, [0, 1, 2])
-    np.testing.assert_array_equal(rows.scene, rows.body)
+    np.testing.assert_array_equal(rows.env, [0, 1, 2])
     assert {name: array.dtype for name, array in rows.arrays().items()} == {
-        "body": np.int32,
-        "scene": np.int32,
+        "env": np.int32,
         "agent": np.int32,
         "episode": np.int64,
-        "seq": np.int32,
+        "step": np.int32,
     }
 
 
 def test_rows_share_no_memory() -> None:
-    rows = Rows.of_bodies(3)
-    rows.seq += 1
+    rows = Rows.of_envs(3)
+    rows.step += 1
     assert not rows.agent.any() and not rows.episode.any()
-    rows.body[0] = 9
-    assert rows.scene[0] == 0
+    rows.env[0] = 9
+    assert rows.agent[0] == 0
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=6))))
@@ -49,35 +47,35 @@ def test_take_copies_rows(case: tuple[int, list[int]]) -> None:
         np.testing.assert_array_equal(part.streams[name], stream[index])
         assert part.streams[name].dtype == stream.dtype
         assert not np.shares_memory(part.streams[name], stream)
-    np.testing.assert_array_equal(part.rows.body, index)
+    np.testing.assert_array_equal(part.rows.env, index)
 
 
 @pytest.mark.parametrize("index", [slice(1, 3), np.array([False, True, True, False])])
 def test_take_by_slice_and_mask_owns_its_arrays(index: slice | np.ndarray) -> None:
     whole = _observation(4)
     part = whole.take(index)
-    np.testing.assert_array_equal(part.rows.body, [1, 2])
+    np.testing.assert_array_equal(part.rows.env, [1, 2])
     for array in (*part.streams.values(), *part.rows.arrays().values(), part.time):
         assert array.flags.owndata and array.flags.c_contiguous
 
 
 def test_stacked_rows() -> None:
-    first, second = Rows.of_bodies(4), Rows.of_bodies(4)
-    second.seq += 1
+    first, second = Rows.of_envs(4), Rows.of_envs(4)
+    second.step += 1
     stacked = stack_rows([first, second])
     assert len(stacked) == 4
     for f in fields(Rows):
         assert getattr(stacked, f.name).shape == (2, 4)
-    np.testing.assert_array_equal(stacked.seq[:, 0], [0, 1])
+    np.testing.assert_array_equal(stacked.step[:, 0], [0, 1])
 
 
 def test_noise_keys_belong_to_rows() -> None:
-    rows = Rows.of_bodies(4)
+    rows = Rows.of_envs(4)
     rows.episode += np.arange(4)
-    rows.seq += 5
+    rows.step += 5
     keys = rows.noise_keys(seed=2**40 + 1)
-    assert keys.shape == (4, 4) and keys.dtype == np.int64
-    np.testing.assert_array_equal(keys[2], [2**40 + 1, 2, 2, 5])
+    assert keys.shape == (4, 5) and keys.dtype == np.int64
+    np.testing.assert_array_equal(keys[2], [2**40 + 1, 2, 0, 2, 5])
     np.testing.assert_array_equal(uniform(keys, 3)[[3, 1]], uniform(rows.take([3, 1]).noise_keys(2**40 + 1), 3))
 
 
@@ -94,16 +92,16 @@ def test_outcomes_are_fixed_numbers() -> None:
     ]
 
 
-def _segment(steps: int, bodies: int) -> Segment:
-    both = (steps, bodies)
+def _segment(steps: int, envs: int) -> Segment:
+    both = (steps, envs)
     return Segment(
         id="s",
         policy="mlp",
         agent="robot",
         task="reach",
-        rows=stack_rows([Rows.of_bodies(bodies)] * steps),
+        rows=stack_rows([Rows.of_envs(envs)] * steps),
         observations={"joint_pos": np.zeros((*both, 7), np.float32)},
-        bootstrap={"joint_pos": np.zeros((bodies, 7), np.float32)},
+        bootstrap={"joint_pos": np.zeros((envs, 7), np.float32)},
         final_at=np.zeros((0, 2), np.int32),
         final={"joint_pos": np.zeros((0, 7), np.float32)},
         k=np.zeros(both, np.int32),

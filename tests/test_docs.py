@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from embodied.cli.compose import compose_config
-from embodied.runtime.eval_settings import EvalSettings
+from embodied.evaluate.settings import EvalSettings
 from embodied.runtime.serve_settings import ServeSettings
-from embodied.runtime.settings import Settings, typed
+from embodied.train.settings import Settings, typed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

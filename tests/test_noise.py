@@ -18,7 +18,9 @@ def _words(text: str) -> list[int]:
 
 
 def _keys(rows: int, seed: int = 0) -> np.ndarray:
-    return np.stack([np.full(rows, seed), np.arange(rows), np.zeros(rows), np.full(rows, 7)], axis=1).astype(np.int64)
+    return np.stack(
+        [np.full(rows, seed), np.arange(rows), np.zeros(rows), np.zeros(rows), np.full(rows, 7)], axis=1
+    ).astype(np.int64)
 
 
 def test_philox_known_answers() -> None:
@@ -27,7 +29,9 @@ def test_philox_known_answers() -> None:
 
 
 integers = st.integers(0, 2**31 - 1)
-key_lists = st.lists(st.tuples(st.integers(0, 2**62), integers, integers, integers), min_size=1, max_size=12)
+key_lists = st.lists(
+    st.tuples(st.integers(0, 2**62), integers, st.integers(0, 4095), integers, integers), min_size=1, max_size=12
+)
 
 
 @given(key_lists, st.integers(1, 9), st.integers(0, 5), st.randoms(use_true_random=False))
@@ -57,18 +61,18 @@ def test_shapes_ranges_and_types(keys, count) -> None:
     assert np.all((seeds >= 0) & (seeds < 2**62))
 
 
-@pytest.mark.parametrize("field", range(4))
+@pytest.mark.parametrize("field", range(5))
 def test_every_part_of_a_key_counts(field: int) -> None:
-    base = np.array([[3, 1, 4, 1]])
+    base = np.array([[3, 1, 2, 4, 1]])
     other = base.copy()
     other[0, field] += 1
     assert not np.any(noise.uniform(base, 8) == noise.uniform(other, 8))
 
 
 def test_high_words_of_a_seed_and_purposes_count() -> None:
-    base = noise.uniform([[5, 0, 0, 0]], 8)
-    assert not np.any(base == noise.uniform([[5 + 2**32, 0, 0, 0]], 8))
-    assert not np.any(base == noise.uniform([[5, 0, 0, 0]], 8, purpose=1))
+    base = noise.uniform([[5, 0, 0, 0, 0]], 8)
+    assert not np.any(base == noise.uniform([[5 + 2**32, 0, 0, 0, 0]], 8))
+    assert not np.any(base == noise.uniform([[5, 0, 0, 0, 0]], 8, purpose=1))
 
 
 def test_uniform_moments_and_correlations() -> None:
@@ -80,7 +84,7 @@ def test_uniform_moments_and_correlations() -> None:
     counts, _ = np.histogram(draws, bins=64, range=(0, 1))
     chi2 = np.sum((counts - n / 64) ** 2 / (n / 64))
     assert abs(chi2 - 63) < 6 * np.sqrt(2 * 63)
-    # Columns are one row's numbers, lines are bodies: neither tells anything of the other.
+    # Columns are one row's numbers, lines are envs: neither tells anything of the other.
     for matrix in (draws.T, draws[:64]):
         correlation = np.corrcoef(matrix) - np.eye(len(matrix))
         assert np.abs(correlation).max() < 6 / np.sqrt(matrix.shape[1])

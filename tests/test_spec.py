@@ -13,7 +13,7 @@ from embodied.spec import (
     ROTATIONS,
     STREAM_DTYPES,
     AgentSpec,
-    BodySpec,
+    EnvSpec,
     PolicySpec,
     Stream,
     difference,
@@ -38,7 +38,7 @@ JOINTS = Stream("joint_pos", (7,), unit="rad")
 IMAGE = Stream("front", (64, 64, 3), "uint8", rate_hz=20.0)
 POSE = Stream("tcp_quat", (4,), frame="base", rotation="quat_wxyz")
 ACTION = Stream("joint_delta", (8,), unit="rad")
-BODY = BodySpec("reach", {"robot": AgentSpec((JOINTS, IMAGE, POSE), (ACTION,))}, control_hz=20.0, episode_steps=60)
+BODY = EnvSpec("reach", {"robot": AgentSpec((JOINTS, IMAGE, POSE), (ACTION,))}, control_hz=20.0, episode_steps=60)
 POLICY = PolicySpec("mlp", AgentSpec((JOINTS,), (ACTION,)))
 
 CHANGED: dict[str, Any] = {
@@ -54,12 +54,12 @@ CHANGED: dict[str, Any] = {
 @given(stream_sets, st.data())
 def test_any_part_of_an_offer_fits(offers: tuple[Stream, ...], data: st.DataObject) -> None:
     needs = tuple(data.draw(st.permutations([s for s in offers if data.draw(st.booleans())])))
-    match(needs, offers, "policy", "body")
+    match(needs, offers, "policy", "env")
 
 
 @given(stream_sets)
 def test_fields_left_empty_are_not_compared(offers: tuple[Stream, ...]) -> None:
-    match(tuple(Stream(s.name, s.shape, s.dtype) for s in offers), offers, "policy", "body")
+    match(tuple(Stream(s.name, s.shape, s.dtype) for s in offers), offers, "policy", "env")
 
 
 @given(streams, st.sampled_from(sorted(CHANGED)))
@@ -80,7 +80,7 @@ def test_a_stream_that_is_not_offered_is_named() -> None:
 
 
 def test_a_policy_fits_its_body() -> None:
-    POLICY.check_body(BODY)
+    POLICY.check_env(BODY)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_policy_fits_its_body() -> None:
 )
 def test_a_policy_for_another_body_is_refused(policy: PolicySpec, agent: str, says: str) -> None:
     with pytest.raises(SpecMismatch, match=says):
-        policy.check_body(BODY, agent)
+        policy.check_env(BODY, agent)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_agent_specs_survive_a_dictionary(spec: AgentSpec) -> None:
 
 
 def test_body_and_policy_specs_survive_a_dictionary() -> None:
-    assert BodySpec.from_dict(BODY.to_dict()) == BODY
+    assert EnvSpec.from_dict(BODY.to_dict()) == BODY
     policy = replace(POLICY, chunk=8, execute=4, extra={"hidden": [128, 128], "name": "tanh"})
     assert PolicySpec.from_dict(policy.to_dict()) == policy
 
@@ -134,7 +134,7 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_what_is_no_spec_is_a_message_error(value: Any) -> None:
-    for cls in (AgentSpec, BodySpec, PolicySpec):
+    for cls in (AgentSpec, EnvSpec, PolicySpec):
         with pytest.raises(MessageError):
             cls.from_dict(value)
 
@@ -150,17 +150,17 @@ def test_a_stream_with_one_wrong_field(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("field", ["agents", "task", "control_hz"])
 def test_a_body_spec_without_a_field(field: str) -> None:
-    body = BODY.to_dict()
-    del body[field]
+    env = BODY.to_dict()
+    del env[field]
     with pytest.raises(MessageError, match=field):
-        BodySpec.from_dict(body)
+        EnvSpec.from_dict(env)
 
 
 def test_streams_that_the_client_fills_are_not_asked_of_the_body() -> None:
     own = tuple(Stream(name, (1,)) for name in CLIENT_STREAMS)
     agent = AgentSpec((Stream("x", (1,)), *own), (Stream("a", (1,)),))
-    body = BodySpec("t", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("a", (1,)),))}, 20.0)
-    PolicySpec("p", agent).check_body(body)
+    env = EnvSpec("t", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("a", (1,)),))}, 20.0)
+    PolicySpec("p", agent).check_env(env)
 
 
 JSON = st.recursive(

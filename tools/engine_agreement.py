@@ -20,8 +20,8 @@ import torch
 
 from embodied.client import RemoteClient
 from embodied.data import Observation
-from embodied.runtime.measuring import body_under
-from embodied.runtime.published import Run, open_run
+from embodied.evaluate.cell import env_under
+from embodied.runs.published import Run, open_run
 from policies.torch_policy import TorchPolicy
 
 TOLERANCE = 1e-4
@@ -79,9 +79,9 @@ def main() -> None:
     assert isinstance(run.policy, TorchPolicy)
     name = run.policy.spec.name
     before, kept = run.registry.pointers(name).pinned, run.registry.versions(name)
-    body = body_under(None, run.settings.task, run.settings.body, arguments.rows, run.settings.seed)
-    seen, _ = body.reset(np.arange(arguments.rows))
-    body.close()
+    env = env_under(None, run.settings.task, run.settings.env, arguments.rows, run.settings.seed)
+    seen, _ = env.reset(np.arange(arguments.rows))
+    env.close()
     gaps, same = [], []
     try:
         with served(run, arguments.engine) as client:

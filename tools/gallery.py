@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 from embodied.cli.compose import compose_config, groups
 from embodied.data import Outcome
 from embodied.errors import ConfigError
-from embodied.runtime.gallery import PlaySettings, is_simulated_here, record_expert
-from embodied.runtime.settings import typed
+from embodied.evaluate.gallery import PlaySettings, is_simulated_here, record_expert
+from embodied.train.settings import typed
 from simulators.render.gl import find_gl
 from simulators.render.video import drawing
 
@@ -33,7 +33,7 @@ def tile(label: str, renderer: str) -> NDArray[np.uint8] | None:
     parts = typed(PlaySettings, compose_config("play", [f"task={label}"]))
     if not is_simulated_here(parts.task):
         return None
-    recording = record_expert(parts.task, parts.body, seed=0, episodes=SEEDS)
+    recording = record_expert(parts.task, parts.env, seed=0, episodes=SEEDS)
     successes = np.flatnonzero(recording.played.outcomes == Outcome.SUCCESS)
     if not len(successes):
         raise ConfigError(f"the expert of {label} fails on seeds 0 to {SEEDS - 1}", "tools/gallery.py", "mend it")

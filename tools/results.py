@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import read_summary
-from embodied.runtime.run_folder import resolve
+from embodied.runs.run_folder import resolve
 
 COLUMNS = ("clone", "same_time_clone", "rl", "wrong_instruction")
 NAMES = ("command", "clone", "clone of equal time", "RL", "told another one", "seconds", "steps")

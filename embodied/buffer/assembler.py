@@ -11,11 +11,11 @@ from embodied.buffer.cut import Arrays, Cut, Piece, join
 from embodied.buffer.packing import pack_arrays, unpack_arrays
 from embodied.data import Episode, Outcome, Segment, Track
 from embodied.errors import DataError
-from embodied.spec import BodySpec
+from embodied.spec import EnvSpec
 
 _STREAM, _DRAWN = "obs/", "drawn/"
 _SAVED = (
-    "mode", "body", "number", "counted", "policy", "agent", "task", "seed", "reward_versions", "segments",
+    "mode", "env", "number", "counted", "policy", "agent", "task", "seed", "reward_versions", "segments",
 )  # fmt: skip
 
 
@@ -24,7 +24,7 @@ class _Open:
     """An episode whose end has not been seen. Its pieces are one per segment."""
 
     mode: str
-    body: int
+    env: int
     number: int
     counted: int
     policy: str
@@ -41,20 +41,20 @@ class _Open:
 
 
 class EpisodeAssembler:
-    """Joins what segments carry of each body into episodes.
+    """Joins what segments carry of each env into episodes.
 
-    Segments of one body and mode come in order. An episode whose start was not seen, or of which a part is missing, is
-    dropped and counted. What a body does between the end of an episode and the next start belongs to none.
+    Segments of one env and mode come in order. An episode whose start was not seen, or of which a part is missing, is
+    dropped and counted. What a env does between the end of an episode and the next start belongs to none.
 
     Args:
-        spec: Of the bodies; stored with every episode.
+        spec: Of the envs; stored with every episode.
         attempt: Which start of the run this is; keeps ids unique over resumes.
 
     Attributes:
         dropped: Episodes lost so far.
     """
 
-    def __init__(self, spec: BodySpec, attempt: int) -> None:
+    def __init__(self, spec: EnvSpec, attempt: int) -> None:
         self.spec, self.attempt = spec.to_dict(), attempt
         self.dropped = 0
         self._open: dict[tuple[str, int], _Open] = {}
@@ -70,8 +70,8 @@ class EpisodeAssembler:
         length, width = segment.rewards.shape
         if not length:
             return []
-        bodies = segment.rows.body[0].tolist()
-        events = _events(segment, bodies)
+        envs = segment.rows.env[0].tolist()
+        events = _events(segment, envs)
         if segment.k[0].any() or any(
             i >= 0 and t < length and segment.k[t, b] for b, e in enumerate(events) for t, i in e
         ):
@@ -79,7 +79,7 @@ class EpisodeAssembler:
         cut = Cut(segment)
         done: list[Episode] = []
         for b in range(width):
-            key = segment.mode, bodies[b]
+            key = segment.mode, envs[b]
             if key in self._early:
                 self._begin(key, segment, self._early.pop(key), 0, b)
             self._continue(key, segment, b)
@@ -102,7 +102,7 @@ class EpisodeAssembler:
     def _begin(self, key: tuple[str, int], segment: Segment, start: tuple[int, Any, Arrays], t: int, b: int) -> None:
         if self._open.pop(key, None) is not None:
             self.dropped += 1
-        # Bodies that are made anew, such as those of another evaluation, count from 0 again; ids must not.
+        # Environments that are made anew, such as those of another evaluation, count from 0 again; ids must not.
         counted = int(segment.rows.episode[t, b])
         number = max(counted, self._last.get(key, -1) + 1)
         self._last[key] = number
@@ -110,12 +110,12 @@ class EpisodeAssembler:
         self._open[key] = _Open(*key, number, counted, segment.policy, segment.agent, segment.task, seed, state, drawn)
 
     def _continue(self, key: tuple[str, int], segment: Segment, b: int) -> None:
-        """Drop the open episode of a body unless the segment goes on where the last one stopped."""
+        """Drop the open episode of a env unless the segment goes on where the last one stopped."""
         episode = self._open.get(key)
         if episode is None:
             return
         goes_on = int(segment.rows.episode[0, b]) == episode.counted
-        fits = goes_on and int(segment.rows.seq[0, b]) == episode.steps and episode.agent == segment.agent
+        fits = goes_on and int(segment.rows.step[0, b]) == episode.steps and episode.agent == segment.agent
         if episode.pieces:
             fits &= episode.pieces[-1].fits(segment)
         if not fits:
@@ -126,7 +126,7 @@ class EpisodeAssembler:
         last = {name: segment.final[name][final : final + 1] for name in segment.observations}
         whole = join(episode.pieces, last)
         return Episode(
-            id=f"{episode.mode}-{self.attempt}-{episode.body:04d}-{episode.number:06d}",
+            id=f"{episode.mode}-{self.attempt}-{episode.env:04d}-{episode.number:06d}",
             task=episode.task,
             mode=episode.mode,
             policy=episode.policy,
@@ -173,28 +173,28 @@ class EpisodeAssembler:
             arrays = _nested(unpack_arrays(meta["arrays"], np.asarray(state["data"], np.uint8).tobytes()))
             opened = [_Open(**row, **_restored(arrays[f"{n}"])) for n, row in enumerate(meta["open"])]
             early = {}
-            for n, (mode, body, seed) in enumerate(meta["early"]):
+            for n, (mode, env, seed) in enumerate(meta["early"]):
                 start = _restored(arrays[f"early/{n}"])
-                early[mode, body] = seed, start["state"], start["drawn"]
-            last = {(mode, body): number for mode, body, number in meta["last"]}
+                early[mode, env] = seed, start["state"], start["drawn"]
+            last = {(mode, env): number for mode, env, number in meta["last"]}
             dropped = int(meta["dropped"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"no state of an episode assembler: {error}", "checkpoint", "resume from another") from None
-        self._open = {(episode.mode, episode.body): episode for episode in opened}
+        self._open = {(episode.mode, episode.env): episode for episode in opened}
         self._early, self._last, self.dropped = early, last, dropped
 
 
-def _events(segment: Segment, bodies: list[int]) -> list[list[tuple[int, int]]]:
+def _events(segment: Segment, envs: list[int]) -> list[list[tuple[int, int]]]:
     """Per row, in order of time, what happens: (t, i >= 0) start i before step t; (t, -i - 1) end i with step t."""
-    events: list[list[tuple[int, int]]] = [[] for _ in bodies]
-    row = {body: b for b, body in enumerate(bodies)}
+    events: list[list[tuple[int, int]]] = [[] for _ in envs]
+    row = {env: b for b, env in enumerate(envs)}
     if segment.starts is not None:
-        for i, (t, body) in enumerate(zip(segment.start_at.tolist(), segment.starts.ids.tolist(), strict=True)):
-            if body not in row:
+        for i, (t, env) in enumerate(zip(segment.start_at.tolist(), segment.starts.ids.tolist(), strict=True)):
+            if env not in row:
                 raise DataError(
-                    f"an episode starts on body {body}, which has no row", f"segment {segment.id}", "name rows"
+                    f"an episode starts on env {env}, which has no row", f"segment {segment.id}", "name rows"
                 )
-            events[row[body]].append((t, i))
+            events[row[env]].append((t, i))
     for i, (t, b) in enumerate(segment.final_at.tolist()):
         events[b].append((t, -i - 1))
     for each in events:

@@ -33,7 +33,7 @@ class Piece:
 
     @property
     def decisions(self) -> int:
-        return len(self.columns["seq"])
+        return len(self.columns["step"])
 
     def fits(self, segment: Segment) -> bool:
         """Whether pieces of `segment` can be joined to this one."""
@@ -74,7 +74,7 @@ class Cut:
         for name, value in self._decided.items():
             columns[name] = value[begin:end]
         columns["decision"] = self._index[first:last] + np.int32(decisions - begin)
-        columns["seq"] = self._seq[begin:end] + np.int32(steps - since)
+        columns["step"] = self._seq[begin:end] + np.int32(steps - since)
         columns["segment"] = np.full(until - since, segment, np.int32)
         streams = {name: value[first:last] for name, value in self._streams.items()}
         for name, value in self._large.items():

@@ -33,7 +33,7 @@ STEP_FIELDS = {
     "state_hash": "state_hash",
 }
 DECISION_FIELDS = {
-    "seq": "seq",
+    "step": "step",
     "value": "values",
     "version": "versions",
     "executed": "executed",
@@ -43,7 +43,7 @@ DECISION_FIELDS = {
 DTYPES = {
     "decision": np.int32, "k": np.int32, "reward": np.float32, "reward_status": np.uint8, "terminated": np.bool_,
     "truncated": np.bool_, "source": np.uint8, "trainable": np.bool_, "segment": np.int32, "applied": np.float64,
-    "seq": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
+    "step": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
     "log_probs": np.float32, "state_hash": np.uint64,
 }  # fmt: skip
 MAY_BE_EMPTY = ("applied", "actions", "log_probs")
@@ -67,7 +67,7 @@ def encode(episodes: Sequence[Episode]) -> bytes:
     with h5py.File("image", "w", driver="core", backing_store=False, block_size=2**20, libver=("v110", "v110")) as file:
         file.attrs["format"] = FORMAT
         root = h5g.create(file.id, b"episodes")
-        specs: dict[int, str] = {}  # episodes of one body share their spec
+        specs: dict[int, str] = {}  # episodes of one env share their spec
         for episode in episodes:
             if id(episode.spec) not in specs:
                 specs[id(episode.spec)] = json.dumps(episode.spec)
@@ -90,7 +90,7 @@ def check(episode: Episode) -> None:
     for agent, track in episode.agents.items():
         check_names(episode.id, agent)
         where = f"episode {episode.id}, agent {agent}"
-        steps, decisions = len(track.rewards), len(track.seq)
+        steps, decisions = len(track.rewards), len(track.step)
         columns = {a: getattr(track, a) for a in STEP_FIELDS.values()}
         wrong = [a for a, v in columns.items() if len(v if v is not None else track.rewards) != steps]
         wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
@@ -165,7 +165,7 @@ def _write_episode(root: h5g.GroupID, episode: Episode, spec: str) -> None:
         for name, value in track.observations.items():
             _dataset(streams, name, value, per_step=value.dtype == np.uint8 and value.ndim >= 3)
         _dataset(below, "steps", pack(track, STEP_FIELDS, len(track.rewards)))
-        _dataset(below, "decisions", pack(track, DECISION_FIELDS, len(track.seq)))
+        _dataset(below, "decisions", pack(track, DECISION_FIELDS, len(track.step)))
 
 
 def decode(root: h5g.GroupID, id: str, limit: int) -> Episode:
@@ -231,7 +231,7 @@ def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
         if not value.ndim or len(value) != len(steps) + 1:
             raise ValueError(f"{agent}/obs/{name} holds {value.shape} for {len(steps)} steps")
     columns = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
-    for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments), ("seq", 0, len(steps))):
+    for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments), ("step", 0, len(steps))):
         values = columns[name]
         if len(values) and not (low <= values.min() and values.max() < high):
             raise ValueError(f"{agent}: {name} points outside")

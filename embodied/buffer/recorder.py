@@ -15,7 +15,7 @@ from embodied.buffer.summary import pack_index, summarise
 from embodied.data import Episode, Outcome, RewardStatus, Source, Track
 from embodied.errors import CorruptFile, DataError, InfrastructureError
 from embodied.files import clean_temporaries, fsync_dir
-from embodied.spec import BodySpec
+from embodied.spec import EnvSpec
 
 JOURNAL = ".journal"
 SET_ASIDE = ".corrupt"
@@ -26,7 +26,7 @@ class EpisodeRecorder:
 
     Args:
         folder: Made if it is not there; the file becomes `<id>.h5`.
-        spec: Of the body.
+        spec: Of the env.
         id, mode, policy, reward_version, seed: As in `Episode`.
         agent: The agent recorded.
         state: [S] float64 initial simulator state; none for a robot.
@@ -41,7 +41,7 @@ class EpisodeRecorder:
     def __init__(
         self,
         folder: Path,
-        spec: BodySpec,
+        spec: EnvSpec,
         id: str,
         *,
         mode: str,
@@ -71,7 +71,7 @@ class EpisodeRecorder:
             raise
 
     def decide(
-        self, actions: NDArray[np.float32], log_probs: NDArray[np.float32], value: float, version: int, seq: int = -1
+        self, actions: NDArray[np.float32], log_probs: NDArray[np.float32], value: float, version: int, step: int = -1
     ) -> None:
         """Note a decision, which later steps execute.
 
@@ -79,9 +79,9 @@ class EpisodeRecorder:
             actions, log_probs: [K, D] as sampled; log-probabilities are NaN where the policy has none.
             value: NaN where the policy has none.
             version: The weights that decided.
-            seq: The step whose observation it answers; that of the next step if not given.
+            step: The step whose observation it answers; that of the next step if not given.
         """
-        meta = {"value": float(value), "version": int(version), "seq": self.steps if seq < 0 else int(seq)}
+        meta = {"value": float(value), "version": int(version), "step": self.steps if step < 0 else int(step)}
         arrays = {"actions": np.asarray(actions, np.float32), "log_probs": np.asarray(log_probs, np.float32)}
         self._journal.append("decision", meta, arrays)
         self.decisions += 1
@@ -233,7 +233,7 @@ def _assemble(head: Frame, decisions: list[Frame], steps: list[Frame], last: Fra
     columns = {name: np.array([frame.meta[name] for frame in steps]) for name in steps[0].meta if name != "segment"}
     # A decision that no step came to execute answers an observation that is not in the episode.
     used = int(columns["decision"].max()) + 1
-    decisions = [d for n, d in enumerate(decisions) if n < used or d.meta["seq"] < len(steps)]
+    decisions = [d for n, d in enumerate(decisions) if n < used or d.meta["step"] < len(steps)]
     segments = list(dict.fromkeys(frame.meta["segment"] for frame in steps if frame.meta["segment"]))
     executed = np.zeros((len(decisions), len(decisions[0].arrays["actions"])), bool)
     executed[columns["decision"], columns["k"]] = True
@@ -251,7 +251,7 @@ def _assemble(head: Frame, decisions: list[Frame], steps: list[Frame], last: Fra
         trainable=columns["trainable"],
         applied=np.stack([frame.arrays["applied"] for frame in steps]),
         segment=np.array([_index(segments, frame.meta["segment"]) for frame in steps], np.int32),
-        seq=np.array([frame.meta["seq"] for frame in decisions], np.int32),
+        step=np.array([frame.meta["step"] for frame in decisions], np.int32),
         actions=np.stack([frame.arrays["actions"] for frame in decisions]),
         log_probs=np.stack([frame.arrays["log_probs"] for frame in decisions]),
         executed=executed,

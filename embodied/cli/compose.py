@@ -12,8 +12,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from embodied.build import defaults
 from embodied.errors import ConfigError, nearest
-from embodied.runtime.build import defaults
 
 FOLDER = Path(str(files("embodied"))) / "configs"
 
@@ -64,7 +64,7 @@ def _check_grammar(overrides: Sequence[str]) -> None:
 
 
 # Their components check their own keys, so that a parameter needs no mention in a file to be overridden.
-OPEN_GROUPS = ("task", "body", "policy", "algo", "reward", "warm_start.clone")
+OPEN_GROUPS = ("task", "env", "policy", "algo", "reward", "warm_start.clone")
 
 
 def _checked(word: str, paths: set[str]) -> str:
@@ -89,7 +89,7 @@ def check_groups(arguments: Sequence[str], config: DictConfig) -> None:
     """Raise `ConfigError` if groups are given that the run, which has its own, would leave unread."""
     for word in arguments:
         key = word.partition("=")[0].lstrip("+")
-        if config.run is not None and key.partition(".")[0] in ("task", "body", "policy"):
+        if config.run is not None and key.partition(".")[0] in ("task", "env", "policy"):
             raise ConfigError(f"{key} is for run=null: a run has its own", word, "add run=null, or leave it out")
 
 

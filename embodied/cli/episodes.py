@@ -16,7 +16,7 @@ from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import trace
 from embodied.data import Episode, Outcome
 from embodied.errors import ConfigError, nearest
-from embodied.runtime.run_folder import resolve
+from embodied.runs.run_folder import resolve
 
 HELP = """\
 embodied episodes ls|show|trace|replay [ID] [key=value ...] [--json]
@@ -26,13 +26,13 @@ embodied episodes ls|show|trace|replay [ID] [key=value ...] [--json]
   embodied episodes trace ID     which versions made it, where reward and log-probabilities came from, which update
                                  of the learner consumed it
   embodied episodes replay ID    live it again from its stored start with its actions: bit for bit the same, or which
-                                 step and stream differ first (exit status 2); task.KEY= and body.KEY= change the
-                                 run's settings for it, such as task.reward=sparse or body.randomise.mass=[2,2]
+                                 step and stream differ first (exit status 2); task.KEY= and env.KEY= change the
+                                 run's settings for it, such as task.reward=sparse or env.randomise.mass=[2,2]
 
 keys: run=latest (a name under runs/, a path, or latest)  runs=runs  mode=  outcome=  limit=50 (ls; 0 for all)
 """
 ACTIONS = ("ls", "show", "trace", "replay")
-OVERRIDES = ("task.", "body.")
+OVERRIDES = ("task.", "env.")
 CHOICES = {
     "mode": ("train", "evaluation", "demonstration"),
     "outcome": tuple(outcome.name.lower() for outcome in Outcome),
@@ -98,8 +98,8 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
 
 
 def _replay(folder: Path, episode: Episode, changes: Sequence[str], as_json: bool) -> int:
-    from embodied.runtime.replay import replay_episode
-    from embodied.runtime.settings import Settings, saved_config, typed
+    from embodied.evaluate.replay import replay_episode
+    from embodied.train.settings import Settings, saved_config, typed
 
     config = saved_config(folder)
     for word in changes:
@@ -138,7 +138,7 @@ def describe(episode: Episode) -> dict[str, Any]:
                 },
                 "actions": f"{track.actions.dtype} {list(track.actions.shape)}",
                 "applied": f"{track.applied.dtype} {list(track.applied.shape)}",
-                "decisions": len(track.seq),
+                "decisions": len(track.step),
                 "reward_sum": float(track.rewards.sum()),
                 "trainable_steps": int(track.trainable.sum()),
             }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from embodied.cli.compose import check_groups, compose_config, show_help
 
 if TYPE_CHECKING:
-    from embodied.runtime.evaluation import Row
+    from embodied.evaluate.evaluation import Row
 
 HELP = """\
 embodied eval [key=value ...] [--json]
@@ -22,7 +22,7 @@ tasks or splits, a row for each.
   embodied eval run=a against=b                             the same episodes with both, and who is better
   embodied eval run=a against=a against_version=3           two versions of one run
   embodied eval run=a videos=4                              the first failures of each row, as mp4
-  embodied eval serve=remote serve.address=ipc:///tmp/policy   asks a server started by `embodied serve`
+  embodied eval client=remote client.address=ipc:///tmp/policy   asks a server started by `embodied serve`
   embodied eval run=null task=reach policy=openpi policy.address=ws://HOST:8000    another project's server
 """
 
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     config = compose_config("eval", [word for word in arguments if word != "--json"])
     check_groups(arguments, config)
-    from embodied.runtime.eval_settings import EvalSettings
-    from embodied.runtime.evaluation import evaluate, summary
-    from embodied.runtime.settings import typed
+    from embodied.evaluate.evaluation import evaluate, summary
+    from embodied.evaluate.settings import EvalSettings
+    from embodied.train.settings import typed
 
     settings = typed(EvalSettings, config)
     table, rows = _Table(settings.against is not None), list["Row"]()

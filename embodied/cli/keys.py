@@ -10,7 +10,7 @@ from rich.text import Text
 
 from embodied.errors import ConfigError, CorruptFile, UserError, nearest
 from embodied.files import private
-from embodied.wire.key_files import (
+from embodied.wire.credentials import (
     ALLOWED,
     CLIENTS,
     PUSH,
@@ -93,7 +93,7 @@ def _create(folder: Path) -> None:
     create_server(folder)
     print(f"{folder} holds the keys of a server and of who signs; next:")
     print(f"  embodied keys add {folder} NAME role=act")
-    print(f"  embodied train ... serve.keys={folder}      signs the versions it publishes")
+    print(f"  embodied train ... client.keys={folder}      signs the versions it publishes")
     print(f"  embodied serve run=latest address=tcp://0.0.0.0:5555 keys={folder}")
 
 

@@ -20,8 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     if show_help(arguments, HELP, "play"):
         return 0
     config = compose_config("play", arguments)
-    from embodied.runtime.gallery import PlaySettings, play_video
-    from embodied.runtime.settings import typed
+    from embodied.evaluate.gallery import PlaySettings, play_video
+    from embodied.train.settings import typed
 
     label = next((word.removeprefix("task=") for word in arguments if word.startswith("task=")), config.task.name)
     shown = play_video(typed(PlaySettings, config), label)

@@ -17,7 +17,7 @@ batches. SIGTERM drains it.
   embodied serve run=latest engine=vllm        a token policy, decoded by vLLM: `make peer-vllm` once
   embodied serve 'policies={left: run-a, right: run-b}'                                     several, by name
   embodied serve run=null task=reach weights=served    an untrained policy, for a run that pushes to it:
-  embodied train task=reach serve=remote serve.address=ipc:///tmp/embodied-policy
+  embodied train task=reach client=remote client.address=ipc:///tmp/embodied-policy
   embodied serve upstream=tcp://10.0.0.2:5555 upstream_keys=arm weights=kept bandwidth_mbit=20   an edge (robot's PC)
 """
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         check_groups(arguments, config)
     from embodied.runtime.serve_settings import ServeSettings
     from embodied.runtime.serving import run_server
-    from embodied.runtime.settings import typed
+    from embodied.train.settings import typed
 
     # An edge makes the policy that its upstream names, unless the user says how.
     own_policy = any(word.lstrip("+").startswith(("policy=", "policy.")) for word in arguments)

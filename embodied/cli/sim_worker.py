@@ -1,4 +1,4 @@
-"""`embodied sim-worker`: another project's environments, in its own Python environment, for a body elsewhere."""
+"""`embodied sim-worker`: another project's environments, in its own Python environment, for a env elsewhere."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from embodied.errors import ConfigError
 from simulators.worker.process import run_worker
 
 DESCRIPTION = """\
-Runs environments of another project for the body of a run (`body=worker`), which may be in another process, Python
+Runs environments of another project for the env of a run (`env=worker`), which may be in another process, Python
 environment or machine. Needs only the base install here. Serves whoever listens at the address, one after the other.
 
   embodied sim-worker --env gymnasium:FetchPush-v4 --connect ipc:///tmp/embodied-worker
@@ -28,13 +28,13 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     parser = _Parser("embodied sim-worker", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--env", required=True, help="<suite>:<id>, such as gymnasium:FetchPush-v4")
-    parser.add_argument("--connect", required=True, metavar="ADDRESS", help="where the body listens")
+    parser.add_argument("--connect", required=True, metavar="ADDRESS", help="where the env listens")
     parser.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="for the environment; may be repeated"
     )
     parser.add_argument("--pixels", type=int, default=0, help="add a square `rgb` stream with this edge")
     parser.add_argument("--keys", type=Path, help="folder of CURVE keys, needed beyond this machine")
-    parser.add_argument("--idle", type=float, default=600.0, metavar="S", help="end after S seconds without a body")
+    parser.add_argument("--idle", type=float, default=600.0, metavar="S", help="end after S seconds without a env")
     return parser
 
 

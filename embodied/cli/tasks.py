@@ -30,15 +30,15 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f"unknown task {label!r}", f"task={label}", nearest(label, known))
     words = [word for word in arguments if word != "--json" and not word.startswith("task=")]
     config = compose_config("tasks", words)
-    from embodied.runtime.gallery import PlaySettings, TasksSettings, describe_task
-    from embodied.runtime.settings import typed
+    from embodied.evaluate.gallery import PlaySettings, TasksSettings, describe_task
+    from embodied.train.settings import typed
 
     settings = typed(TasksSettings, config)
     if "--json" not in arguments:
         print(ROW.format("task", "robot", "expert", "cameras", "instruction"))
     for label in chosen or known:
         parts = typed(PlaySettings, compose_config("play", [f"task={label}"]))
-        found = describe_task(label, parts.task, parts.body, settings.episodes)
+        found = describe_task(label, parts.task, parts.env, settings.episodes)
         print(json.dumps(found) if "--json" in arguments else _line(found), flush=True)
     return 0
 

@@ -13,7 +13,7 @@ evaluation.mp4, checkpoints/, episodes/, weights/. runs/latest is the last run.
   embodied train                          lift_cube with PPO, from scratch
   embodied train experiment=lift_fast     five demonstrations, cloning, then PPO on the sparse reward
   embodied train experiment=vla_reach     from a picture and words: 60 demonstrations, cloning, then PPO
-  embodied train algo=bc policy=film task=stack body.cameras=[front,wrist] warm_start.episodes=RUN
+  embodied train algo=bc policy=film task=stack env.cameras=[front,wrist] warm_start.episodes=RUN
   embodied train task=reach algo=ppo seed=3 name=a
   embodied train resume=latest            goes on where a run stopped, killed or not; other keys change its settings
   embodied train algo=ppo algo.lr=1e-3 rollout.num_envs=128

@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self
 from omegaconf import OmegaConf
 
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, MessageError, UserError, nearest
-from embodied.runtime.run_folder import resolve
-from embodied.runtime.settings import saved_config
+from embodied.runs.run_folder import resolve
+from embodied.train.settings import saved_config
 from embodied.weights.pointers import BY_SERVER
 from embodied.weights.registry import Entry, Registry
 from embodied.wire.endpoint import Requester
@@ -135,7 +135,7 @@ class OnDisk:
 
     def _resume_server(self, run: Path, by: str) -> None:
         """The hold came from the server that the run pushes to: lift it there too, where one may."""
-        serve = OmegaConf.select(saved_config(run), "serve")
+        serve = OmegaConf.select(saved_config(run), "client")
         try:
             server = OnServer(serve.address, serve.get("keys"), self.policy, 5.0)
             try:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.spec import BodySpec, PolicySpec
+from embodied.spec import EnvSpec, PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.wire.probe import Probed
 
@@ -21,7 +21,7 @@ class PolicyClient(Protocol):
     Both give the same answers and raise the same errors; a remote one also raises `InfrastructureError`s.
     """
 
-    def hello(self, body: BodySpec | None = None, agent: str = "robot") -> PolicySpec:
+    def hello(self, body: EnvSpec | None = None, agent: str = "robot") -> PolicySpec:
         """The policy's spec, after checking that it can drive `agent` of `body`.
 
         Raises:

@@ -7,12 +7,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.client.base import Manifest, Mode, Version
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.spec import BodySpec, PolicySpec
+from embodied.spec import EnvSpec, PolicySpec
 from embodied.wire.probe import Probed
 
 
 class Host(Protocol):
-    """What the client needs of `embodied.serving.host.PolicyHost`."""
+    """What the client needs of `embodied.serving.versioned_policy.VersionedPolicy`."""
 
     @property
     def spec(self) -> PolicySpec: ...
@@ -35,9 +35,9 @@ class LocalClient:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def hello(self, body: BodySpec | None = None, agent: str = "robot") -> PolicySpec:
+    def hello(self, body: EnvSpec | None = None, agent: str = "robot") -> PolicySpec:
         if body is not None:
-            self._host.spec.check_body(body, agent)
+            self._host.spec.check_env(body, agent)
         return self._host.spec
 
     def act(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> ActionChunk:

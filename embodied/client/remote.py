@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.client.base import Mode, Version
-from embodied.client.lending import Lender
 from embodied.client.pending import Pending
 from embodied.client.pushing import push
+from embodied.client.shared_memory import Lender
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import MessageError, NotShared, SpecMismatch, UserError, nearest
-from embodied.spec import BodySpec, PolicySpec
+from embodied.spec import EnvSpec, PolicySpec
 from embodied.weights.manifest import Manifest
 from embodied.weights.shared import SharedBlock
 from embodied.wire import jpeg as pictures
@@ -72,7 +72,7 @@ class RemoteClient:
         self._block = SharedBlock() if is_local(address) else None
         self._lender = Lender() if address.startswith("ipc://") else None
 
-    def hello(self, body: BodySpec | None = None, agent: str = "robot") -> PolicySpec:
+    def hello(self, body: EnvSpec | None = None, agent: str = "robot") -> PolicySpec:
         said = {"body": body.to_dict() if body else None, "agent": agent, "role": self._role}
         answer = self._requester.request("hello", policy=self.served_as, body=said)
         spec = PolicySpec.from_dict(_field(answer, "spec", dict))
@@ -90,7 +90,7 @@ class RemoteClient:
 
         Args:
             observation: B rows. Streams the policy does not need are not sent, once `hello` told which.
-            noise_keys: [B, 4].
+            noise_keys: [B, 5].
             mode: `sample` or `mean`.
             deadline_s: Seconds after which the answer is of no use; the server does not compute what would come
                 later. None for the client's `timeout_s`.
@@ -189,7 +189,7 @@ class RemoteClient:
     def _encode(self, observation: Observation, noise_keys: NDArray[Any]) -> Arrays:
         if not isinstance(noise_keys, np.ndarray) or noise_keys.dtype != np.int64:
             kind = noise_keys.dtype if isinstance(noise_keys, np.ndarray) else type(noise_keys).__name__
-            raise UserError(f"they are a {kind}", "noise_keys", "give an int64 array [B, 4], as Rows.noise_keys does")
+            raise UserError(f"they are a {kind}", "noise_keys", "give an int64 array [B, 5], as Rows.noise_keys does")
         sent = self._needed(observation)
         files = {}
         for name, quality in self._jpeg.items():

@@ -76,11 +76,11 @@ def gae(
     Returns:
         Advantages and returns (advantage + value), [T, B] float32; of steps that are no decision they mean nothing.
     """
-    steps, bodies = values.shape
+    steps, envs = values.shape
     same = goes_on(k, ended, valid) if k is not None else np.zeros(values.shape, bool)
     advantages = np.zeros(values.shape)
     # Of the step behind: rewards and discounted value to its chunk's end, gamma^n, and the next decision's advantage.
-    gain, reach, behind = np.zeros(bodies), np.ones(bodies), np.zeros(bodies)
+    gain, reach, behind = np.zeros(envs), np.ones(envs), np.zeros(envs)
     for t in range(steps - 1, -1, -1):
         following = advantages[t + 1] if t + 1 < steps else 0.0
         behind = np.where(same[t], behind, np.where(ended[t], 0.0, following))

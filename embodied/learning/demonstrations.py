@@ -90,7 +90,7 @@ def gather(
             seen = track.observations[name][steps]
             if streams[name] and (seen.shape[1:], seen.dtype) != (streams[name][0].shape[1:], streams[name][0].dtype):
                 what = f"stream {name} is {seen.dtype} {seen.shape[1:]}, unlike that of the episodes before"
-                raise DataError(what, f"episode {episode.id}", "use episodes of one body")
+                raise DataError(what, f"episode {episode.id}", "use episodes of one env")
             streams[name].append(seen)
         actions.append(chosen)
         masks.append(mask)

@@ -35,7 +35,7 @@ class Learner(Protocol):
         """What `tensors` gives is served as `version` from now on."""
         ...
 
-    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+    def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Start from trained weights, before anything is learned; their normaliser is kept as it is.
 
         Raises:
@@ -72,14 +72,14 @@ class EpisodeLearner(Protocol):
 
     def published(self, version: Version) -> None: ...
 
-    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
+    def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
 
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Flat:
+class FlatParameters:
     """Parameters and their gradients as views of two flat arrays: small networks spend their time in calls."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -127,7 +127,7 @@ class Optimiser:
     ) -> None:
         trained, others = [p for p in parameters if p.requires_grad], {id(p) for p in apart}
         parts = [[p for p in trained if id(p) not in others], [p for p in trained if id(p) in others]]
-        self.groups = [Flat(part) for part in parts if part]
+        self.groups = [FlatParameters(part) for part in parts if part]
         if not self.groups:
             raise ConfigError("the policy has no parameter to train", "learner", "let some of its parameters train")
         rates = [rate for part, rate in zip(parts, (lr, apart_lr), strict=True) if part]
@@ -254,8 +254,8 @@ class PolicyLearner:
         """As `Learner.published`."""
         self.version = version
 
-    def begin_with(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """As `Learner.begin_with`."""
+    def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """As `Learner.load_pretrained`."""
         self.policy.load(tensors)
         self.normaliser.hold(self.policy.network.mean, self.policy.network.std)
 

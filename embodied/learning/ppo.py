@@ -130,7 +130,7 @@ class PPO(PolicyLearner):
         return {f"learner/{name}": float(value) for name, value in (metrics | counts).items()}
 
     def _judge(self, batch: Batch) -> Judged:
-        return self.network.judge(batch.inputs, batch.actions, batch.stored)
+        return self.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
 
     @torch.no_grad()
     def _judge_all(self, batch: Batch) -> Judged:

@@ -51,9 +51,9 @@ class Reference:
         Args:
             numbers: [N, F + C] physical; the reference normalises them as its own version did.
             inputs: What else is read: pictures and words.
-            actions, stored: As in `PolicyNetwork.judge`.
+            actions, stored: As in `PolicyNetwork.evaluate_actions`.
         """
-        return self.network.judge(inputs | self.network.normalise(numbers), actions, stored).log_probs
+        return self.network.evaluate_actions(inputs | self.network.normalise(numbers), actions, stored).log_probs
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values; empty before `take`."""

@@ -23,7 +23,7 @@ class RewardStage(Protocol):
 
 
 class TaskReward:
-    """The body's own rewards, passed through.
+    """The env's own rewards, passed through.
 
     A reward that is not finite becomes `FAILED` with value 0 and does not train; 0 alone never means "unknown".
 

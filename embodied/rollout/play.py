@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.client import ChunkCursor, Executor, PolicyClient
 from embodied.client.execution import Strategy, no_prefix
 from embodied.data import ActionChunk, Observation, Outcome, Segment, Source
-from embodied.rollout.body import Body
-from embodied.rollout.recorder import SegmentRecorder
+from embodied.rollout.env import Env
+from embodied.rollout.segment_recorder import SegmentRecorder
 from embodied.spec import PolicySpec
 
 Decide = Callable[[Observation], ActionChunk]
@@ -40,7 +40,7 @@ class Played(Counts):
     """N episodes.
 
     Attributes:
-        segment: All their steps, [T, N]; a row's steps after its end have `rows.seq == -1` and belong to no episode.
+        segment: All their steps, [T, N]; a row's steps after its end have `rows.step == -1` and belong to no episode.
         seeds: [N].
         outcomes: [N] uint8 of `Outcome`.
         lengths: [N] steps.
@@ -55,7 +55,7 @@ class Played(Counts):
 
 
 def play(
-    body: Body,
+    env: Env,
     decide: Decide,
     seeds: ArrayLike,
     policy: PolicySpec,
@@ -67,12 +67,12 @@ def play(
     strategy: Strategy | None = None,
     record: Collection[str] | None = None,
 ) -> Played:
-    """One episode of each seed on `body`, whose `num_bodies` is the number of seeds and which must not auto-reset.
+    """One episode of each seed on `env`, whose `num_envs` is the number of seeds and which must not auto-reset.
 
     Args:
-        body: Plays.
+        env: Plays.
         decide: Answers observations.
-        seeds: One per body.
+        seeds: One per env.
         policy: Spec of what decides.
         id, mode, source, agent: Of the segment.
         strategy: How chunks are executed; None for the policy's own `execute`. With one, the segment holds what was
@@ -83,18 +83,18 @@ def play(
         ConfigError: The policy cannot do what the strategy needs.
     """
     seeds = np.asarray(seeds, np.int64)
-    count = body.num_bodies
+    count = env.num_envs
     recorder = SegmentRecorder(
-        body.spec.episode_steps, count, policy.chunk, policy.agent.action_dim, body.spec.control_size
+        env.spec.episode_steps, count, policy.chunk, policy.agent.action_dim, env.spec.control_size
     )
     executor = Executor(count, policy, strategy) if strategy is not None else None
     cursor = ChunkCursor(count, policy.chunk, policy.execute, policy.agent.action_dim)
     outcomes = np.zeros(count, np.uint8)
     lengths = np.zeros(count, np.int32)
     returns = np.zeros(count, np.float32)
-    observation, starts = body.reset(seeds)
+    observation, starts = env.reset(seeds)
     recorder.start(starts)
-    for _ in range(body.spec.episode_steps):
+    for _ in range(env.spec.episode_steps):
         live = outcomes == Outcome.RUNNING
         if not live.any():
             break
@@ -109,8 +109,8 @@ def play(
                 recorder.decide(due, chunk)
                 cursor.accept(due, chunk)
             actions, k = cursor.next()
-        result = body.step(actions)
-        observation.rows.seq = np.where(live, observation.rows.seq, -1).astype(np.int32)
+        result = env.step(actions)
+        observation.rows.step = np.where(live, observation.rows.step, -1).astype(np.int32)
         recorder.step(_only(observation, record), k, result)
         outcomes[result.ended] = result.outcomes[result.ended]
         lengths += live
@@ -121,7 +121,7 @@ def play(
         id=id,
         policy=policy.name if source is Source.POLICY else source.name.lower(),
         agent=agent,
-        task=body.spec.task,
+        task=env.spec.task,
         mode=mode,
         source=source,
     )
@@ -153,8 +153,8 @@ def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDA
         client: Of the server.
         policy: Its spec.
         seed: Of the noise.
-        episodes: [B] seeds of the bodies' episodes. Noise is then keyed by them instead of by the body and how many
-            episodes it had, so that it does not depend on which body plays an episode.
+        episodes: [B] seeds of the envs' episodes. Noise is then keyed by them instead of by the env and how many
+            episodes it had, so that it does not depend on which env plays an episode.
     """
     names = [stream.name for stream in policy.agent.observations]
 
@@ -164,18 +164,18 @@ def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDA
         keys = seen.rows.noise_keys(seed)
         if episodes is not None:
             # Keys are read as 32 bits each.
-            own = episodes[seen.rows.body]
-            keys[:, 1], keys[:, 2] = own & 0xFFFFFFFF, own >> 32
+            own = episodes[seen.rows.env]
+            keys[:, 1], keys[:, 3] = own & 0xFFFFFFFF, own >> 32
         return client.act(asked, keys, "mean")
 
     return decide
 
 
-def by_expert(body: Body, policy: PolicySpec) -> Decide:
+def by_expert(env: Env, policy: PolicySpec) -> Decide:
     """Decisions of the task's scripted expert, as chunks of one action."""
 
     def decide(seen: Observation) -> ActionChunk:
-        actions = body.expert()[:, None]
+        actions = env.expert()[:, None]
         none = np.full(actions.shape, np.nan, np.float32)
         count = len(actions)
         return ActionChunk(seen.rows, actions, none, none[:, 0, 0], np.zeros(count, np.int64), policy.name)

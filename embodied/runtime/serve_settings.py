@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied.errors import ConfigError
-from embodied.runtime.settings import require
+from embodied.train.settings import require
 
 
 @dataclass
@@ -38,7 +38,7 @@ class ServeSettings:
     """
 
     task: dict[str, Any]
-    body: dict[str, Any]
+    env: dict[str, Any]
     policy: dict[str, Any]
     embodiment: dict[str, Any]
     run: str | None = "latest"

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 
 from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError
-from embodied.runtime.beside import Beside
-from embodied.runtime.checkpoint import check_spec
-from embodied.runtime.engines import with_engine
-from embodied.runtime.parts import build_policy, make_body, make_policy
-from embodied.runtime.published import open_run, whole_number
+from embodied.runs.checkpoint import check_spec
+from embodied.runs.engines import with_engine
+from embodied.runs.parts import build_policy, make_env, make_policy
+from embodied.runs.published import open_run, whole_number
+from embodied.runtime.gateways import Beside
 from embodied.runtime.serve_settings import ServeSettings
-from embodied.serving.desk import Desk, Part
-from embodied.serving.edge import Upstream
-from embodied.serving.following import Follower, audited
 from embodied.serving.health import HealthServer
-from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
-from embodied.serving.offering import Offer
-from embodied.serving.receiving import Receiver
+from embodied.serving.policy_slot import Part, PolicySlot
 from embodied.serving.server import PolicyServer
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.weight_sync.push_receiver import PushReceiver
+from embodied.weight_sync.registry_watcher import RegistryWatcher, audited
+from embodied.weight_sync.upstream import UpstreamClient
+from embodied.weight_sync.version_server import VersionServer
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer, Trusted
@@ -78,7 +78,7 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
 
 def _desks(
     settings: ServeSettings, own_policy: bool, stack: ExitStack, announce: Callable[[str], object]
-) -> dict[str, Desk]:
+) -> dict[str, PolicySlot]:
     if settings.upstream is not None:
         return _edge(settings, settings.policy if own_policy else None, stack, announce)
     if settings.policies is not None:
@@ -86,16 +86,16 @@ def _desks(
     if settings.run is not None:
         desk = _of_run(settings, settings.run)
         return {desk.host.spec.name: desk}
-    body = make_body(settings.task, settings.body, 1, seed=0)
-    policy = make_policy(with_engine(settings.policy, settings.engine), body.spec, seed=0)
-    body.close()
+    env = make_env(settings.task, settings.env, 1, seed=0)
+    policy = make_policy(with_engine(settings.policy, settings.engine), env.spec, seed=0)
+    env.close()
     registry = None
     if settings.weights is not None:
         registry = _registry(settings, settings.weights, settings.keys)
     return {policy.spec.name: _desk(settings, policy, registry, settings.policy)}
 
 
-def _of_run(settings: ServeSettings, run: str) -> Desk:
+def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
     """A run's policy, following its registry, or one version of it for good."""
     opened = open_run(run, settings.runs, settings.engine)
     torch.set_num_threads(settings.threads)
@@ -109,14 +109,16 @@ def _of_run(settings: ServeSettings, run: str) -> Desk:
 
 def _desk(
     settings: ServeSettings, policy: Policy, registry: Registry | None, build: dict[str, Any], part: Part | None = None
-) -> Desk:
-    """A desk of a policy; with a registry, it serves what that wants. `part` takes pushes instead of a `Receiver`."""
+) -> PolicySlot:
+    """A desk of a policy; with a registry, it serves what that wants. `part` takes pushes instead of a `PushReceiver`."""
     in_place = getattr(policy, "loads_in_place", False)  # a copy would be another engine
-    host = PolicyHost(policy, standby=None if in_place else copy.deepcopy(policy))
+    host = VersionedPolicy(policy, standby=None if in_place else copy.deepcopy(policy))
     name, trusted = policy.spec.name, Trusted.from_keys(settings.keys)
     if registry is None:
         loader = Loader(host)
-        return Desk(host, loader, Receiver(host, loader, trusted=trusted), Offer(host, build=build), build=build)
+        return PolicySlot(
+            host, loader, PushReceiver(host, loader, trusted=trusted), VersionServer(host, build=build), build=build
+        )
     switched = audited(registry, name, settings.name or settings.address)
     loader = Loader(host, switched)
     if _begin(host, registry):
@@ -124,16 +126,16 @@ def _desk(
             switched(Version(0, ""), host.version, "start")
         except EmbodiedError as error:
             log.error("a start could not be written down: %s", error.line())
-    receiver = part or Receiver(host, loader, store=registry, trusted=trusted)
-    offer = Offer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
-    return Desk(host, loader, receiver, offer, Follower(host, loader, registry), build=build)
+    receiver = part or PushReceiver(host, loader, store=registry, trusted=trusted)
+    offer = VersionServer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
+    return PolicySlot(host, loader, receiver, offer, RegistryWatcher(host, loader, registry), build=build)
 
 
 def _registry(settings: ServeSettings, folder: Path | str, keys: str | None) -> Registry:
     return Registry(folder, settings.keep, int(settings.keep_gb * 1e9), trusted=Trusted.from_keys(keys))
 
 
-def _begin(host: PolicyHost, registry: Registry) -> bool:
+def _begin(host: VersionedPolicy, registry: Registry) -> bool:
     """Serve what a registry wants; what cannot be read is said, and the newest whole version is served instead.
 
     Returns:
@@ -164,11 +166,11 @@ def _begin(host: PolicyHost, registry: Registry) -> bool:
 
 def _edge(
     settings: ServeSettings, own: dict[str, Any] | None, stack: ExitStack, announce: Callable[[str], object]
-) -> dict[str, Desk]:
+) -> dict[str, PolicySlot]:
     """The policy of an upstream server, made from `own` or as it says, once a version of it is here."""
     assert settings.upstream is not None and settings.weights is not None
     folder = Path(settings.weights)
-    upstream = Upstream(
+    upstream = UpstreamClient(
         settings.upstream,
         folder,
         keys=settings.upstream_keys,
@@ -181,16 +183,18 @@ def _edge(
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
     registry = _registry(settings, folder, settings.upstream_keys)
-    hosts: list[PolicyHost] = []
-    upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else PolicyHost(policy).version)
+    hosts: list[VersionedPolicy] = []
+    upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else VersionedPolicy(policy).version)
     stack.callback(upstream.close)
-    _await_first(PolicyHost(policy), registry, upstream, announce)
+    _await_first(VersionedPolicy(policy), registry, upstream, announce)
     desk = _desk(settings, policy, registry, build, upstream)
     hosts.append(desk.host)
     return {known.policy: desk}
 
 
-def _await_first(host: PolicyHost, registry: Registry, upstream: Upstream, announce: Callable[[str], object]) -> None:
+def _await_first(
+    host: VersionedPolicy, registry: Registry, upstream: UpstreamClient, announce: Callable[[str], object]
+) -> None:
     """Wait until a whole version has arrived: a robot must not move by random weights.
 
     Raises:

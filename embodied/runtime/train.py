@@ -9,14 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 from embodied.errors import CorruptFile, InfrastructureError, UserError
 from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
-from embodied.runtime import checkpoint as checkpoints
-from embodied.runtime import run_folder
-from embodied.runtime.demonstrations import find_episodes
-from embodied.runtime.inline import InlineRun
-from embodied.runtime.pretrained import find_weights
-from embodied.runtime.publisher import RestoreAsked
-from embodied.runtime.report import report
-from embodied.runtime.settings import CONFIG, Settings, resumed_config, typed
+from embodied.runs import checkpoint as checkpoints
+from embodied.runs import run_folder
+from embodied.train.demonstrations import find_episodes
+from embodied.train.loop import InlineRun
+from embodied.train.pretrained import find_weights
+from embodied.train.publisher import RestoreAsked
+from embodied.train.report import report
+from embodied.train.settings import CONFIG, Settings, resumed_config, typed
 
 
 def train(config: DictConfig, overrides: Sequence[str]) -> int:

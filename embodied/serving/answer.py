@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import EmbodiedError, Unauthorized
-from embodied.wire.key_files import ROLES
+from embodied.wire.credentials import ROLES
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Request:
         id: Number the answer repeats.
         session: Who asks.
         observation: The streams the policy needs, checked; they may be read-only views of what arrived.
-        noise_keys: [B, 4].
+        noise_keys: [B, 5].
         mode: `sample` or `mean`; only requests of one mode are computed together.
         arrived: Time of arrival, seconds.
         expires: Time after which the answer is of no use, seconds.

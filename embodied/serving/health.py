@@ -36,7 +36,7 @@ _FRESH_S = 0.1
 _TEXT = "text/plain; charset=utf-8"
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
-    500: "Internal Server Error", 503: "Service Unavailable",
+    500: "Internal Server Error", 503: "PolicyQueue Unavailable",
 }  # fmt: skip
 
 

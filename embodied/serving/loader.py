@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import Busy, EmbodiedError, InfrastructureError
 from embodied.serving.faults import Faults
-from embodied.serving.host import PolicyHost, Prepared
+from embodied.serving.versioned_policy import Prepared, VersionedPolicy
 from embodied.weights.manifest import Manifest, Version
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Loader:
             the audit.
     """
 
-    def __init__(self, host: PolicyHost, switched: Switched | None = None) -> None:
+    def __init__(self, host: VersionedPolicy, switched: Switched | None = None) -> None:
         self._host, self._switched = host, switched
         self._jobs: deque[_Job] = deque()
         self._after: deque[tuple[Version, Version, str]] = deque()

@@ -8,7 +8,7 @@ from embodied.data import Observation
 from embodied.errors import Busy, EmbodiedError, InfrastructureError
 from embodied.serving.answer import Answer
 from embodied.serving.faults import Faults
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.codecs import observation_from_arrays
 from embodied.wire.message import Message
 from embodied.wire.probe import probed_to_message
@@ -24,7 +24,7 @@ class Prober:
         host: What is shown.
     """
 
-    def __init__(self, host: PolicyHost) -> None:
+    def __init__(self, host: VersionedPolicy) -> None:
         self._host = host
         self._waiting: tuple[Observation, Answer] | None = None
 
@@ -32,7 +32,7 @@ class Prober:
         """Take a `probe` with rows of an observation, as `act` has them.
 
         Raises:
-            EmbodiedError: As `PolicyHost.check_probe`.
+            EmbodiedError: As `VersionedPolicy.check_probe`.
             Busy: Another waits.
         """
         seen = observation_from_arrays(message.arrays, self._host.spec.agent.observations)

@@ -1,4 +1,4 @@
-"""The policy server: a ROUTER socket around a `ServerStation`, one thread, one process."""
+"""The policy server: a ROUTER socket around a `ServerCore`, one thread, one process."""
 
 import gc
 import math
@@ -14,9 +14,9 @@ import zmq
 
 from embodied.errors import EmbodiedError, InfrastructureError
 from embodied.serving.answer import Caller
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
-from embodied.serving.station import LOCAL, Reply, ServerStation
+from embodied.serving.core import LOCAL, Reply, ServerCore
+from embodied.serving.policy_slot import PolicySlot
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire import addresses
 from embodied.wire import frames as wire_frames
 from embodied.wire.message import LIMITS, Limits
@@ -34,25 +34,25 @@ _LAST_S = 1.0  # and waits no longer than this for it
 _SNAPSHOT_S = 0.5
 _WARM_ROWS = (1, 8)
 
-Served = PolicyHost | Mapping[str, Desk]
+Served = VersionedPolicy | Mapping[str, PolicySlot]
 
 
 class PolicyServer:
     """Serves policies on one address.
 
     One client costs the others its share at most: ZeroMQ takes in one message of each connection in turn, a
-    connection's queues are bounded and what it does not read is dropped, and `ServerStation` bounds the rest.
+    connection's queues are bounded and what it does not read is dropped, and `ServerCore` bounds the rest.
 
     Args:
         served: Name to policy, or one host, which is served under its own name and keeps no versions.
         address: `tcp://host:port` or `ipc://path`; port 0 takes a free one.
         keys: Folder of the server's keys, see `embodied.wire.addresses`; needed beyond this machine.
         limits: What is taken from the wire.
-        options: For `ServerStation`.
+        options: For `ServerCore`.
 
     Attributes:
         station: Answers.
-        snapshot: The server's state in plain values for any thread: that of `ServerStation.snapshot`, at most half a
+        snapshot: The server's state in plain values for any thread: that of `ServerCore.snapshot`, at most half a
             second old while the server is well, with `taken` and `computing_since`, seconds on the monotonic clock: a
             server that hangs stops taking it, or computes for ever.
     """
@@ -66,10 +66,10 @@ class PolicyServer:
         **options: Any,
     ) -> None:
         addresses.check(address)
-        desks = {served.spec.name: Desk.of(served)} if isinstance(served, PolicyHost) else served
+        desks = {served.spec.name: PolicySlot.of(served)} if isinstance(served, VersionedPolicy) else served
         self.address = address
         self._keys, self._limits = Path(keys) if keys else None, limits
-        self.station = ServerStation(desks, limits=limits, **options)
+        self.station = ServerCore(desks, limits=limits, **options)
         self._callers = _Callers(self._keys)
         self._poller = zmq.Poller()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -110,7 +110,7 @@ class PolicyServer:
         """
         self._context = zmq.Context()
         try:
-            self._doorman = self._callers.doorman(self._context)
+            self._doorman = self._callers.authenticator(self._context)
             sock = self._context.socket(zmq.ROUTER)
             sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses its own answers, nobody else's
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
@@ -259,17 +259,17 @@ class _Callers:
     def __init__(self, keys: Path | None) -> None:
         self._allowed: Any = None
         if keys is not None:
-            from embodied.wire.keys import AllowList
+            from embodied.wire.authenticator import AllowList
 
             self._allowed = AllowList(keys)
 
-    def doorman(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Any:
+    def authenticator(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Any:
         """Lets known keys in, and no others; None without keys."""
         if self._allowed is None:
             return None
-        from embodied.wire.keys import doorman
+        from embodied.wire.authenticator import authenticator
 
-        return doorman(context, self._allowed)
+        return authenticator(context, self._allowed)
 
     def of(self, peer: zmq.Frame, frames: Sequence[zmq.Frame]) -> Caller | None:
         """Who sent a message; None for one whose key was removed."""
@@ -292,7 +292,7 @@ def _milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-def _version(host: PolicyHost) -> str:
+def _version(host: VersionedPolicy) -> str:
     number, digest = host.version
     return f"version {number}-{digest}" if digest else "its initial weights"
 

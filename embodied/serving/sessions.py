@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from embodied.serving.limits import Bucket, Rates
+from embodied.serving.rate_limits import Bucket, Rates
 
 ROBOT, SIMULATOR, TOOL = "robot", "simulator", "tool"
 KINDS = (ROBOT, SIMULATOR, TOOL)

@@ -35,15 +35,15 @@ class Control(Versions):
     def __init__(self, folder: Path | str, trusted: Trusted | None = None, lock_s: float = 60.0) -> None:
         super().__init__(folder, trusted)
         self._lock_s = lock_s
-        self._pointers = PointerFile(self.folder / "slots.json")
+        self._pointers = PointerFile(self.folder / "active.json")
         self._clean = False
         self._unwritten: deque[tuple[str, str, Version | None, dict[str, Any]]] = deque(maxlen=_UNWRITTEN)
 
     def pointers(self, policy: str) -> Pointers:
-        """Where a policy's pointers are; `slots.json` is read only if it has changed.
+        """Where a policy's pointers are; `active.json` is read only if it has changed.
 
         Raises:
-            CorruptFile: `slots.json` is damaged.
+            CorruptFile: `active.json` is damaged.
         """
         return self._pointers.read().get(policy, Pointers())
 
@@ -51,7 +51,7 @@ class Control(Versions):
         """The version to be served: the pinned one, else the one rolled back to, else the newest; None for none yet.
 
         Raises:
-            CorruptFile: `slots.json` is damaged.
+            CorruptFile: `active.json` is damaged.
         """
         pointers = self.pointers(policy)
         return pointers.pinned or pointers.serving or max(self.versions(policy), default=None)

@@ -1,4 +1,4 @@
-"""Which of a policy's versions is served: pointers in one sealed file, `slots.json`.
+"""Which of a policy's versions is served: pointers in one sealed file, `active.json`.
 
 Per policy `pinned` and `serving` (a version's label each), `held` (who stopped publication, when and why), and
 `paired` (label to the step of the checkpoint that has the same weights). What is not there is not set.
@@ -95,7 +95,7 @@ class Pointers:
 
 
 class PointerFile:
-    """`slots.json`, read again only when it has changed. The caller of `write` holds the registry's lock."""
+    """`active.json`, read again only when it has changed. The caller of `write` holds the registry's lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,7 +1,7 @@
 """The versions of policies' weights on disk, and the pointers that say which are served.
 
 `<policy>/<number>-<hash12>/{manifest.json, manifest.sig, model.safetensors}`, `numbers.json` (the last number given out
-per policy), `slots.json` (the pointers), `audit.jsonl` (what happened). One lock serialises writers of all processes on
+per policy), `active.json` (the pointers), `audit.jsonl` (what happened). One lock serialises writers of all processes on
 the machine; readers take none.
 """
 
@@ -178,7 +178,7 @@ class Registry(Control):
         """Every version on disk, damaged ones too, oldest first by policy; tensors are not read.
 
         Raises:
-            CorruptFile: `slots.json` is damaged.
+            CorruptFile: `active.json` is damaged.
         """
         return [self._entry(policy, version) for policy in self.policies() for version in self.versions(policy)]
 
@@ -256,7 +256,7 @@ class Registry(Control):
             self._audit("prune", policy, version, sync=False)
 
     def _check_not_held(self, manifest: Manifest, restored: Held | None = None) -> None:
-        """Raise `WeightsHeld` if publication is stopped; a damaged `slots.json` stops nothing."""
+        """Raise `WeightsHeld` if publication is stopped; a damaged `active.json` stops nothing."""
         try:
             held = self.held(manifest.policy)
         except CorruptFile:

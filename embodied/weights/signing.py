@@ -26,7 +26,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{192}")
 _LIMIT = 4096
 _MAKE = "make signing keys with `embodied keys create FOLDER`"
-_HOLDS = "publish with a folder of keys that holds signing.key_secret, such as `embodied train serve.keys=FOLDER`"
+_HOLDS = "publish with a folder of keys that holds signing.key_secret, such as `embodied train client.keys=FOLDER`"
 
 
 class Signer:

@@ -1,7 +1,7 @@
 """Where stations listen: `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
 Whoever listens or calls beyond this machine needs CURVE keys: folders as `embodied keys` makes them, see
-`embodied.wire.key_files`. On this machine they may be used. Without them an `ipc` address is open to the user who
+`embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user who
 listens there and to nobody else, a loopback `tcp` address to every user and every program of this machine.
 """
 
@@ -19,7 +19,7 @@ import zmq
 
 from embodied.errors import InfrastructureError, UserError
 from embodied.files import private
-from embodied.wire.key_files import DOMAIN, ROLES, add_client, check_client, create_server, read_pair, read_public
+from embodied.wire.credentials import DOMAIN, ROLES, add_client, check_client, create_server, read_pair, read_public
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
@@ -59,7 +59,7 @@ def is_local(address: str) -> bool:
 def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarded: bool = False) -> str:
     """Listen on `address`; returns it with the port that port 0 found.
 
-    With `keys`, `embodied.wire.keys.doorman` must run on the socket's context; without it nobody is let in. The file
+    With `keys`, `embodied.wire.authenticator.authenticator` must run on the socket's context; without it nobody is let in. The file
     of an `ipc` address is for its owner only.
 
     Args:

@@ -14,7 +14,7 @@ from embodied.wire import jpeg
 
 Arrays = dict[str, NDArray[Any]]
 
-_INT32_ROWS = ("body", "scene", "agent", "seq")
+_INT32_ROWS = ("env", "agent", "step")
 _TEXT = 2000
 _STORED = "stored/"
 _FORMS = 256
@@ -43,8 +43,8 @@ def take_array(
 
 
 def rows_to_arrays(rows: Rows) -> Arrays:
-    """Row vectors as `rows` [4, B] int32 of body, scene, agent and seq, and `episode` [B] int64."""
-    return {"rows": np.array((rows.body, rows.scene, rows.agent, rows.seq)), "episode": rows.episode}
+    """Row vectors as `rows` [3, B] int32 of env, agent and step, and `episode` [B] int64."""
+    return {"rows": np.array((rows.env, rows.agent, rows.step)), "episode": rows.episode}
 
 
 def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
@@ -53,8 +53,8 @@ def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
     Raises:
         MessageError: A vector is missing, or of another dtype or length.
     """
-    body, scene, agent, seq = take_array(arrays, "rows", "int32", (len(_INT32_ROWS), None))
-    return Rows(body, scene, agent, take_array(arrays, "episode", "int64", (len(body),)), seq)
+    env, agent, step = take_array(arrays, "rows", "int32", (len(_INT32_ROWS), None))
+    return Rows(env, agent, take_array(arrays, "episode", "int64", (len(env),)), step)
 
 
 def observation_to_arrays(
@@ -129,9 +129,9 @@ def chunk_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         if len(_forms) >= _FORMS:
             _forms.clear()
         _forms.add(form)
-    bodies, scene, agent, seq = arrays["rows"]
+    envs, agent, step = arrays["rows"]
     return ActionChunk(
-        Rows(bodies, scene, agent, arrays["episode"], seq),
+        Rows(envs, agent, arrays["episode"], step),
         arrays["actions"],
         arrays["log_probs"],
         arrays["values"],

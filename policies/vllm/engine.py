@@ -74,7 +74,7 @@ class VLLMEngine:
         config: Of the decoder, `Qwen2Config.to_dict()`.
         weights: The decoder's tensors, float32, by the names of `Qwen2ForCausalLM`, as a new worker is to have them.
         settings: Of the worker.
-        command: Starts a worker; that of `settings` where None.
+        command: Resets a worker; that of `settings` where None.
 
     Raises:
         UserError: There is no vLLM.

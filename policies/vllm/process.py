@@ -36,7 +36,7 @@ class WorkerProcess:
 
     Args:
         name: Of the worker, in the words of an error.
-        command: Starts it; `--connect` with an address and `--parent` with this process's id follow.
+        command: Resets it; `--connect` with an address and `--parent` with this process's id follow.
         limits: What is sent.
         answers: What is taken.
         start_s: Longest wait until it says `status`, seconds.

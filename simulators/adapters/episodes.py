@@ -1,11 +1,11 @@
-"""What is known of the episodes that bodies are in, as the infos of other people's interfaces."""
+"""What is known of the episodes that envs are in, as the infos of other people's interfaces."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Outcome, Starts
+from embodied.data import Outcome, Resets
 from simulators.tabletop import decode_text
 
 NAMES = np.array([outcome.name.lower() for outcome in Outcome], object)
@@ -13,7 +13,7 @@ Info = dict[str, Any]
 
 
 class Episodes:
-    """Seeds, instructions and random draws of the episodes of B bodies.
+    """Seeds, instructions and random draws of the episodes of B envs.
 
     Args:
         count: B.
@@ -26,7 +26,7 @@ class Episodes:
         self._seeds = np.zeros(count, np.int64)
         self._drawn: dict[str, NDArray[Any]] = {}
 
-    def begin(self, starts: Starts, streams: dict[str, NDArray[Any]]) -> None:
+    def begin(self, starts: Resets, streams: dict[str, NDArray[Any]]) -> None:
         """Take note of episodes that began, and of their first observations among `streams` [B, ...]."""
         self._seeds[starts.ids] = starts.seeds
         if "instruction" in streams:
@@ -37,7 +37,7 @@ class Episodes:
             self._drawn[name][starts.ids] = values
 
     def rows(self, outcomes: NDArray[np.uint8]) -> Info:
-        """Owned arrays [B, ...] of what is said of every body after a step with `outcomes` [B].
+        """Owned arrays [B, ...] of what is said of every env after a step with `outcomes` [B].
 
         `outcome` is a name of `Outcome` in lower case, `episode_seed` alone decides the episode, and `drawn` holds what
         was randomised. An episode cut by `infrastructure_fault` says nothing of whoever acted.
@@ -52,10 +52,10 @@ class Episodes:
         }
 
 
-def row(infos: Info, body: int) -> Info:
-    """One body's part of `Episodes.rows`: Python's own numbers where they have the same type, else numpy's."""
+def row(infos: Info, env: int) -> Info:
+    """One env's part of `Episodes.rows`: Python's own numbers where they have the same type, else numpy's."""
     return {
-        name: row(values, body) if isinstance(values, dict) else _value(values[body]) for name, values in infos.items()
+        name: row(values, env) if isinstance(values, dict) else _value(values[env]) for name, values in infos.items()
     }
 
 
@@ -66,9 +66,9 @@ def _value(value: Any) -> Any:
 
 
 def masked(infos: Info, where: NDArray[np.bool_]) -> Info:
-    """Infos of the bodies `where` [B] as gymnasium's vector environments lay them out.
+    """Infos of the envs `where` [B] as gymnasium's vector environments lay them out.
 
-    Each array is beside a mask of the bodies it speaks of, named with an underscore; the others hold zeros, or None
+    Each array is beside a mask of the envs it speaks of, named with an underscore; the others hold zeros, or None
     among objects.
     """
     laid: Info = {}

@@ -1,4 +1,4 @@
-"""Many bodies as stable-baselines3's `VecEnv`. Needs `stable_baselines3`, which this project does not install."""
+"""Many envs as stable-baselines3's `VecEnv`. Needs `stable_baselines3`, which this project does not install."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Indices = None | int | Iterable[int]
 
 
 class Sb3VecEnv(VecEnv):
-    """The bodies of an environment, for `MultiInputPolicy`: the streams by name, actions in physical units.
+    """The envs of an environment, for `MultiInputPolicy`: the streams by name, actions in physical units.
 
     An ended episode is followed by the next in the same step, and its last observation is in
     `infos[i]["terminal_observation"]`, beside `TimeLimit.truncated` (also after a fault of the simulator, whose reward
@@ -29,7 +29,7 @@ class Sb3VecEnv(VecEnv):
     `Episodes.rows`.
 
     Args:
-        env: Its bodies, from `simulators.make.make_env`. `VecEnv.seed` seeds it; an environment's own seed holds else.
+        env: Its envs, from `simulators.make.make_env`. `VecEnv.seed` seeds it; an environment's own seed holds else.
         streams: Names of the streams to observe; None for all of them, the words of an instruction as bytes included.
         render_mode: `rgb_array` or None.
         camera: What `render` looks through; empty for `video`, or `front` where there is none.
@@ -54,19 +54,19 @@ class Sb3VecEnv(VecEnv):
         env.autoreset = True
         self.env, self.render_mode = env, render_mode
         self._pictures = Pictures(env, render_mode, camera, width, height, render_with)
-        self._episodes = Episodes(env.num_bodies, env.spec.instruction)
+        self._episodes = Episodes(env.num_envs, env.spec.instruction)
         self._actions: NDArray[np.float32] | None = None
         agent = only_agent(env.spec)
-        self._shape = (env.num_bodies, agent.action_dim)
+        self._shape = (env.num_envs, agent.action_dim)
         space = observation_space(agent)
         self._names = list(space.spaces if streams is None else streams)
         for name in self._names:
             if name not in space.spaces:
                 raise ConfigError(f"unknown stream {name!r}", f"task {env.spec.task}", nearest(name, space.spaces))
-        super().__init__(env.num_bodies, Dict({name: space[name] for name in self._names}), action_space(agent))
+        super().__init__(env.num_envs, Dict({name: space[name] for name in self._names}), action_space(agent))
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seeds of the bodies' next episodes: `seed` and those that follow it, or drawn ones.
+        """Seeds of the envs' next episodes: `seed` and those that follow it, or drawn ones.
 
         Raises:
             ConfigError: They are no integers from 0 to 2^63 - 1.
@@ -75,7 +75,7 @@ class Sb3VecEnv(VecEnv):
         return super().seed(None if seed is None else checked_seed(seed, task, self.num_envs))
 
     def reset(self) -> Streams:
-        """Start an episode on every body, of the seeds that `seed` was given last if they are not used up."""
+        """Start an episode on every env, of the seeds that `seed` was given last if they are not used up."""
         seeds = None
         if self._seeds[0] is not None:
             seeds = np.array(self._seeds, np.int64)
@@ -83,7 +83,7 @@ class Sb3VecEnv(VecEnv):
         observation, starts = self.env.reset(seeds)
         self._episodes.begin(starts, observation.streams)
         infos = self._episodes.rows(np.zeros(self.num_envs, np.uint8))
-        self.reset_infos = [row(infos, body) for body in range(self.num_envs)]
+        self.reset_infos = [row(infos, env) for env in range(self.num_envs)]
         self._reset_seeds()
         self._reset_options()
         return {name: observation.streams[name] for name in self._names}
@@ -97,7 +97,7 @@ class Sb3VecEnv(VecEnv):
         self._actions = checked_actions(actions, self._shape, self.env.spec.task)
 
     def step_wait(self) -> tuple[Streams, NDArray[np.float32], NDArray[np.bool_], list[Info]]:
-        """One control step of every body: observations, rewards, whether episodes ended, infos.
+        """One control step of every env: observations, rewards, whether episodes ended, infos.
 
         Raises:
             ConfigError: No actions were given, or no episode was ever started.
@@ -107,11 +107,11 @@ class Sb3VecEnv(VecEnv):
         actions, self._actions = self._actions, None
         result = self.env.step(actions)
         infos: list[Info] = [{} for _ in range(self.num_envs)]
-        for at, body in enumerate(result.ended):
-            outcome = Outcome(int(result.outcomes[body]))
-            infos[body] = {
+        for at, env in enumerate(result.ended):
+            outcome = Outcome(int(result.outcomes[env]))
+            infos[env] = {
                 "terminal_observation": {name: result.final[name][at] for name in self._names},
-                "TimeLimit.truncated": bool(result.truncated[body]),
+                "TimeLimit.truncated": bool(result.truncated[env]),
                 "is_success": outcome is Outcome.SUCCESS,
                 "outcome": NAMES[outcome],
                 "infrastructure_fault": outcome is Outcome.INFRASTRUCTURE_FAULT,
@@ -120,7 +120,7 @@ class Sb3VecEnv(VecEnv):
         return streams, result.rewards, result.terminated | result.truncated, infos
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """A picture [height, width, 3] of each body, or None without a render mode."""
+        """A picture [height, width, 3] of each env, or None without a render mode."""
         pictures = self._pictures.draw()
         return [None] * self.num_envs if pictures is None else list(pictures)
 
@@ -129,29 +129,29 @@ class Sb3VecEnv(VecEnv):
         self.env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of this object or the environment below, the same for every body."""
+        """An attribute of this object or the environment below, the same for every env."""
         return [getattr(self._owner(attr_name), attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute that exists, for all bodies at once.
+        """Set an attribute that exists, for all envs at once.
 
         Raises:
-            ConfigError: Only some bodies are named.
+            ConfigError: Only some envs are named.
         """
         if len(list(self._get_indices(indices))) != self.num_envs:
-            raise ConfigError(f"{attr_name} is shared by all bodies", "set_attr", "leave indices out")
+            raise ConfigError(f"{attr_name} is shared by all envs", "set_attr", "leave indices out")
         setattr(self._owner(attr_name), attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environment once, such as `expert`, and give each body's row of the array it returns."""
+        """Call a method of the environment once, such as `expert`, and give each env's row of the array it returns."""
         result = getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs)
         rows = isinstance(result, np.ndarray) and len(result) == self.num_envs
-        return [result[body] if rows else result for body in self._get_indices(indices)]
+        return [result[env] if rows else result for env in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Indices = None) -> list[bool]:
-        """No body is wrapped, for there are no single environments."""
+        """No env is wrapped, for there are no single environments."""
         return [False for _ in self._get_indices(indices)]
 
     def _owner(self, name: str) -> Any:

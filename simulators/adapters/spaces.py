@@ -1,4 +1,4 @@
-"""A body's streams as gymnasium's spaces, and actions as bodies take them."""
+"""A env's streams as gymnasium's spaces, and actions as envs take them."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.errors import ConfigError, SpecMismatch
-from embodied.spec import AgentSpec, BodySpec, Stream
+from embodied.spec import AgentSpec, EnvSpec, Stream
 
 
-def only_agent(spec: BodySpec) -> AgentSpec:
-    """The agent of a body that has one.
+def only_agent(spec: EnvSpec) -> AgentSpec:
+    """The agent of a env that has one.
 
     Raises:
         ConfigError: There are several.
@@ -42,7 +42,7 @@ def action_space(agent: AgentSpec) -> spaces.Box:
 
 
 def checked_actions(actions: ArrayLike, shape: tuple[int, ...], task: str) -> NDArray[np.float32]:
-    """Actions as float32 of `shape`; what is out of range stays, for the body clips it.
+    """Actions as float32 of `shape`; what is out of range stays, for the env clips it.
 
     Raises:
         SpecMismatch: They are no numbers, have another shape, or hold NaN.

@@ -1,4 +1,4 @@
-"""Many bodies as a `gymnasium.vector.VectorEnv`, stepped together."""
+"""Many envs as a `gymnasium.vector.VectorEnv`, stepped together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ Flags = NDArray[np.bool_]
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A task for `num_envs` bodies; each gives what a `SingleEnv` of its seed gives, number for number.
+    """A task for `num_envs` envs; each gives what a `SingleEnv` of its seed gives, number for number.
 
     An ended episode is followed by the next in the same step: `infos["final_obs"]` and `infos["final_info"]` hold the
     last of the old one, as gymnasium's own vector environments have them with `AutoresetMode.SAME_STEP`.
@@ -74,7 +74,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each body's generator, which draws the seeds of its later episodes."""
+        """Each env's generator, which draws the seeds of its later episodes."""
         return tuple(generator for generator, _ in self._generators)
 
     @property
@@ -84,15 +84,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Streams, Info]:
-        """Start an episode on every body.
+        """Start an episode on every env.
 
         Args:
-            seed: Of the first body, each other having one more than that before it; or one per body. Where it is None,
-                the body goes on drawing seeds from the last it was given.
+            seed: Of the first env, each other having one more than that before it; or one per env. Where it is None,
+                the env goes on drawing seeds from the last it was given.
             options: None are known.
 
         Raises:
-            ConfigError: Not one seed from 0 to 2^63 - 1 per body, or `options` holds any.
+            ConfigError: Not one seed from 0 to 2^63 - 1 per env, or `options` holds any.
         """
         check_options(options, self.env.spec.task)
         seeds = self._drawn_or_given(seed)
@@ -102,7 +102,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return observation.streams, masked(self._episodes.rows(np.zeros(self.num_envs, np.uint8)), every)
 
     def step(self, actions: NDArray[np.float32]) -> tuple[Streams, NDArray[np.float64], Flags, Flags, Info]:
-        """One control step of every body.
+        """One control step of every env.
 
         Raises:
             SpecMismatch: `actions` are no [B, D] numbers.
@@ -115,8 +115,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             ended = np.zeros(self.num_envs, bool)
             ended[result.ended] = True
             final = np.full(self.num_envs, None, object)
-            for at, body in enumerate(result.ended):
-                final[body] = {name: values[at] for name, values in result.final.items()}
+            for at, env in enumerate(result.ended):
+                final[env] = {name: values[at] for name, values in result.final.items()}
             last = masked(self._episodes.rows(outcomes), ended)
             infos = {"final_obs": final, "_final_obs": ended, "final_info": last, "_final_info": ended.copy()}
             self._episodes.begin(result.started, result.observation.streams)
@@ -126,7 +126,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return result.observation.streams, rewards, result.terminated, result.truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """A picture [height, width, 3] of each body, or None without a render mode."""
+        """A picture [height, width, 3] of each env, or None without a render mode."""
         pictures = self._pictures.draw()
         return None if pictures is None else tuple(pictures)
 
@@ -151,14 +151,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if len(given) != self.num_envs:
             what = f"{len(given)} seeds for {self.num_envs} environments"
             raise ConfigError(what, f"task {task}, reset", "give one each, or a single number")
-        for body, own in enumerate(given):
+        for env, own in enumerate(given):
             if own is not None:
-                self._generators[body] = seeding.np_random(own)
-        drawn = [self._draw(body) if own is None else own for body, own in enumerate(given)]
+                self._generators[env] = seeding.np_random(own)
+        drawn = [self._draw(env) if own is None else own for env, own in enumerate(given)]
         return np.array(drawn, np.int64)
 
     def _draw_seeds(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.array([self._draw(body) for body in ids], np.int64)
+        return np.array([self._draw(env) for env in ids], np.int64)
 
-    def _draw(self, body: int) -> int:
-        return int(self._generators[body][0].integers(MAX_SEED))
+    def _draw(self, env: int) -> int:
+        return int(self._generators[env][0].integers(MAX_SEED))

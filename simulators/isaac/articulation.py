@@ -39,7 +39,7 @@ class Articulation(Asset):
         return len(self.joint_names)
 
     @property
-    def num_bodies(self) -> int:
+    def num_envs(self) -> int:
         return len(self.body_names)
 
     @property

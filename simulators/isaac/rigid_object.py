@@ -36,7 +36,7 @@ class RigidObject(Asset):
     """One free body, or a kinematic one that only writes move. Its name is that of the scene's entity."""
 
     data: RigidObjectData
-    num_bodies = 1
+    num_envs = 1
 
     @property
     def body_names(self) -> list[str]:

@@ -1,6 +1,6 @@
 """Our environments as rsl_rl's `VecEnv`, and the configurations of its runner, under Isaac Lab's names.
 
-rsl_rl itself is not imported here: it only asks for what the wrapper has. Tested with rsl-rl-lib 5.5.1.
+rsl_rl itself is not imported here: it only asks for what the wrapper has. Evaluation with rsl-rl-lib 5.5.1.
 """
 
 from typing import TYPE_CHECKING, Any

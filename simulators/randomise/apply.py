@@ -92,10 +92,10 @@ def seen_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujo
 
 
 class Appearance:
-    """The looks of B bodies.
+    """The looks of B envs.
 
     Args:
-        model: What the bodies are of.
+        model: What the envs are of.
         count: B.
 
     Attributes:
@@ -108,7 +108,7 @@ class Appearance:
         self.looks = Looks()
 
     def put(self, ids: NDArray[Any], drawn: Drawn) -> None:
-        """Give bodies `ids` [M] the looks of `drawn` [M, ...]."""
+        """Give envs `ids` [M] the looks of `drawn` [M, ...]."""
         if "colour" in drawn:
             rgba = np.tile(self._rgba, (len(ids), 1, 1))
             rgba[:, :, :3] = np.clip(rgba[:, :, :3] + drawn["colour"], 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Noise on what bodies sense, and how late it comes: of streams, and of actions."""
+"""Noise on what envs sense, and how late it comes: of streams, and of actions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,12 +33,12 @@ class SensorNoise:
             self._sizes = dict.fromkeys(plain, sensor_noise)
         self._count = {s.name: s.size for s in streams if s.name in self._sizes}
 
-    def add(self, streams: dict[str, NDArray[Any]], seeds: NDArray[np.int64], seq: NDArray[np.int32]) -> None:
-        """Write noise onto `streams` [M, ...] of episodes `seeds` [M] at steps `seq` [M]."""
+    def add(self, streams: dict[str, NDArray[Any]], seeds: NDArray[np.int64], step: NDArray[np.int32]) -> None:
+        """Write noise onto `streams` [M, ...] of episodes `seeds` [M] at steps `step` [M]."""
         if not self._count:
             return
-        keys = np.zeros((len(seeds), 4), np.int64)
-        keys[:, 0], keys[:, 3] = seeds, seq
+        keys = np.zeros((len(seeds), 5), np.int64)
+        keys[:, 0], keys[:, 4] = seeds, step
         draws, at = noise.normal(keys, sum(self._count.values()), SENSORS), 0
         for name, count in self._count.items():
             values = streams[name]
@@ -48,32 +48,32 @@ class SensorNoise:
 
 
 class Late:
-    """Values of B bodies that come a few steps late.
+    """Values of B envs that come a few steps late.
 
     Args:
-        shapes: Name to shape and dtype of one body's value.
+        shapes: Name to shape and dtype of one env's value.
         count: B.
         most: The largest latency in steps.
         where: The setting, for errors.
 
     Attributes:
-        kept: Name to [B, most + 1, ...], the last values of each body, at step modulo (most + 1).
+        kept: Name to [B, most + 1, ...], the last values of each env, at step modulo (most + 1).
     """
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], str]], count: int, most: int, where: str) -> None:
         self._slots = most + 1
         size = sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in shapes.values())
         if size * count * self._slots > MAX_BYTES:
-            what = f"{count} bodies keep {self._slots} times {size} bytes"
+            what = f"{count} envs keep {self._slots} times {size} bytes"
             raise ConfigError(what, where, "choose fewer environments, fewer pixels or a smaller latency")
         self.kept = {name: np.zeros((count, self._slots, *shape), kind) for name, (shape, kind) in shapes.items()}
 
     def pass_on(
-        self, values: Mapping[str, NDArray[Any]], ids: Ids, seq: NDArray[np.int32], latency: NDArray[np.int32]
+        self, values: Mapping[str, NDArray[Any]], ids: Ids, step: NDArray[np.int32], latency: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
-        """Take the values [M, ...] of bodies `ids` [M] at their steps `seq` [M], and give those of `latency` [M] steps
+        """Take the values [M, ...] of envs `ids` [M] at their steps `step` [M], and give those of `latency` [M] steps
         before, the first where there were none yet."""
-        now, then = seq % self._slots, np.maximum(seq - latency, 0) % self._slots
+        now, then = step % self._slots, np.maximum(step - latency, 0) % self._slots
         late = {}
         for name, value in values.items():
             self.kept[name][ids, now] = value

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from embodied.data import Outcome
 from embodied.errors import EmbodiedError, MessageError
-from embodied.spec import BodySpec
+from embodied.spec import EnvSpec
 from embodied.spec import Streams as Specs
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
@@ -49,8 +49,8 @@ def streams_of(answer: Message | EmbodiedError, prefix: str, specs: Specs, count
     return streams
 
 
-def take_step(answer: Message | EmbodiedError, spec: BodySpec, seq: NDArray[np.int32]) -> StepAnswer:
-    """The answer to a step of rows that have taken `seq` [M] steps with it.
+def take_step(answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.int32]) -> StepAnswer:
+    """The answer to a step of rows that have taken `step` [M] steps with it.
 
     Raises:
         MessageError: Something is missing, of another type or shape, or not finite where it must be.
@@ -58,10 +58,10 @@ def take_step(answer: Message | EmbodiedError, spec: BodySpec, seq: NDArray[np.i
     """
     if isinstance(answer, EmbodiedError):
         raise answer
-    specs, count = spec.agents["robot"].observations, len(seq)
+    specs, count = spec.agents["robot"].observations, len(step)
     outcomes = take_array(answer.arrays, "outcomes", "uint8", (count,))
     ended = take_array(answer.arrays, "ended", "int32", (None,))
-    on_time = outcomes[seq >= spec.episode_steps].all()
+    on_time = outcomes[step >= spec.episode_steps].all()
     if not np.isin(outcomes, _KNOWN).all() or not np.array_equal(ended, np.flatnonzero(outcomes)) or not on_time:
         raise MessageError("outcomes that do not fit what ended", "step", "run the same version on both sides")
     rewards = take_array(answer.arrays, "rewards", "float32", (count,))

@@ -1,4 +1,4 @@
-"""Bodies in workers, made from a configuration. Bodies of one process at one address share its workers."""
+"""Environments in workers, made from a configuration. Environments of one process at one address share its workers."""
 
 import atexit
 import os
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from embodied.errors import ConfigError
-from simulators.remote.body import RemoteBody
-from simulators.remote.hub import Hub, Wanted
+from simulators.remote.env import RemoteEnv
 from simulators.remote.spawn import Spawner
-from simulators.worker.station import MAX_ENVS
+from simulators.remote.worker_pool import Wanted, WorkerPool
+from simulators.worker.core import MAX_ENVS
 
 ADDRESS = "ipc:///tmp/embodied-worker"
 
 
 @dataclass
 class _Shared:
-    hub: Hub
-    bodies: int = 0
+    pool: WorkerPool
+    envs: int = 0
     folder: Path | None = None  # of a private socket
 
 
-_hubs: dict[str, _Shared] = {}
+_pools: dict[str, _Shared] = {}
 
 
 def make_env(
@@ -42,8 +42,8 @@ def make_env(
     success_ends: bool = False,
     instruction: str = "",
     reward: str = "",
-) -> RemoteBody:
-    """`num_envs` bodies whose environments run in workers.
+) -> RemoteEnv:
+    """`num_envs` envs whose environments run in workers.
 
     Args:
         task: What the run calls the task.
@@ -52,7 +52,7 @@ def make_env(
         env: What the workers run, such as `gymnasium:FetchPush-v4`.
         address: Where they call; None for `ipc:///tmp/embodied-worker`, or a socket of its own where they are spawned.
         spawn: A Python interpreter to start them with; None where others start them.
-        num_workers: How many share the bodies.
+        num_workers: How many share the envs.
         timeout_s: How long to wait for an answer, and for workers to come.
         keys: Folder of CURVE keys, needed beyond this machine.
         options: Of the environment.
@@ -68,33 +68,33 @@ def make_env(
         InfrastructureError: Too few workers came.
     """
     if not env:
-        raise ConfigError("a body in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
+        raise ConfigError("a env in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
     for name, value, most in (("num_workers", num_workers, 1024), ("num_envs", num_envs, MAX_ENVS * num_workers)):
         if type(value) is not int or not 1 <= value <= most:
-            raise ConfigError(f"{name} cannot be {value!r}", f"body.{name}", f"choose 1 to {most}")
+            raise ConfigError(f"{name} cannot be {value!r}", f"env.{name}", f"choose 1 to {most}")
     if not 0 < timeout_s <= 86400:
-        raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "body.timeout_s", "choose seconds, at most a day")
+        raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "env.timeout_s", "choose seconds, at most a day")
     folder = Path(keys) if keys else None
     if address is None and spawn is None:
         address = ADDRESS
     key = address or str(spawn)
     wanted = Wanted(env, dict(options or {}), pixels)
-    shared = _hubs.get(key)
+    shared = _pools.get(key)
     if shared is None:
         spawner = Spawner(spawn, num_workers, env, wanted.options, pixels, folder) if spawn else None
-        shared = _hubs[key] = _opened(address, wanted, folder, spawner)
-    if shared.hub.wanted != wanted:
-        what = f"the workers at {shared.hub.address} run {shared.hub.wanted.env} for another body of this process"
-        raise ConfigError(what, "body.address", "give the same task and options, or another address")
-    shared.bodies += 1
+        shared = _pools[key] = _opened(address, wanted, folder, spawner)
+    if shared.pool.wanted != wanted:
+        what = f"the workers at {shared.pool.address} run {shared.pool.wanted.env} for another env of this process"
+        raise ConfigError(what, "env.address", "give the same task and options, or another address")
+    shared.envs += 1
 
     def release() -> None:
-        shared.bodies -= 1
-        if not shared.bodies:
+        shared.envs -= 1
+        if not shared.envs:
             _close(key)
 
     try:
-        return RemoteBody(shared.hub, num_envs, num_workers, timeout_s, success_ends, seed, task, instruction, release)
+        return RemoteEnv(shared.pool, num_envs, num_workers, timeout_s, success_ends, seed, task, instruction, release)
     except BaseException:
         release()
         raise
@@ -103,26 +103,26 @@ def make_env(
 def _opened(address: str | None, wanted: Wanted, keys: Path | None, spawner: Spawner | None) -> _Shared:
     private = Path(tempfile.mkdtemp(prefix="embodied-")) if address is None else None
     try:
-        hub = Hub(address or f"ipc://{private}/worker", wanted, keys, spawner)
+        pool = WorkerPool(address or f"ipc://{private}/worker", wanted, keys, spawner)
     except BaseException:
         if private:
             shutil.rmtree(private)
         raise
     if spawner is not None:
-        spawner.start(hub.address)
-    return _Shared(hub, folder=private)
+        spawner.start(pool.address)
+    return _Shared(pool, folder=private)
 
 
 def _close(key: str) -> None:
-    shared = _hubs.pop(key)
-    shared.hub.close()
+    shared = _pools.pop(key)
+    shared.pool.close()
     if shared.folder:
         shutil.rmtree(shared.folder, ignore_errors=True)
 
 
 def _close_all(owner: int = os.getpid()) -> None:
-    """At exit, for bodies that nobody closed; a fork leaves its parent's alone."""
-    for key in list(_hubs) if os.getpid() == owner else ():
+    """At exit, for envs that nobody closed; a fork leaves its parent's alone."""
+    for key in list(_pools) if os.getpid() == owner else ():
         _close(key)
 
 

@@ -1,4 +1,4 @@
-"""Workers that a body starts itself, and ends."""
+"""Workers that a env starts itself, and ends."""
 
 import json
 import logging
@@ -13,13 +13,13 @@ from embodied.errors import ConfigError, InfrastructureError
 
 log = logging.getLogger(__name__)
 
-_IDLE_S = 30  # after which a worker ends whose body was killed
+_IDLE_S = 30  # after which a worker ends whose env was killed
 _END_S = 5.0
 _TAIL = 4000
 
 
 class Spawner:
-    """Keeps `count` workers running. They get a process group of their own: who is interrupted is the body.
+    """Keeps `count` workers running. They get a process group of their own: who is interrupted is the env.
 
     Args:
         python: The interpreter of the environment that has the suite and this package.
@@ -35,7 +35,7 @@ class Spawner:
     ) -> None:
         if not Path(python).is_file():
             fix = "give the path of an environment's bin/python; `make peer-<name>` makes those in peers/"
-            raise ConfigError(f"no Python interpreter {python}", "body.spawn", fix)
+            raise ConfigError(f"no Python interpreter {python}", "env.spawn", fix)
         self.python, self._count = python, count
         words = [f"{key}={json.dumps(value)}" for key, value in options.items()]
         self._command = [str(Path(python).absolute()), "-m", "embodied.cli.main", "sim-worker", "--env", env]

@@ -11,7 +11,7 @@ from simulators.arm import Arm
 from simulators.control import make_control
 from simulators.scene import add_marker, table_scene
 from simulators.tabletop import TEXT_BYTES, encode_text
-from simulators.task import Array, Fields, Start, Task, between, body_spec, check_reward, start_uniforms
+from simulators.task import Array, Fields, Start, Task, between, check_reward, env_spec, start_uniforms
 
 ROBOT = "panda_pair"
 # Where an arm's target may be, m; y counts from the middle of the table to the arm's own side. The hands, 20 cm wide,
@@ -70,7 +70,7 @@ class ReachPair:
             streams.append(Stream(f"{arm.prefix}ee_to_target", (3,), unit="m", frame="base"))
         streams += [Stream("held", (1,), unit="1"), Stream("instruction", (TEXT_BYTES,), dtype="uint8")]
         agent = AgentSpec(tuple(streams), tuple(stream for mode in self.controls for stream in mode.actions))
-        self.spec = body_spec(self.name, self.instructions[0], self.model, self.substeps, self.episode_steps, agent)
+        self.spec = env_spec(self.name, self.instructions[0], self.model, self.substeps, self.episode_steps, agent)
         self._sentences = np.stack([encode_text(sentence, self.name) for sentence in self.instructions])
 
     def start(self, seeds: NDArray[np.int64]) -> Start:

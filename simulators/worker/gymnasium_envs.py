@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
-from embodied.spec import AgentSpec, BodySpec, Stream
+from embodied.spec import AgentSpec, EnvSpec, Stream
 from simulators.worker.suite import Moment, Streams, import_named
 
 # Packages that register environments when they are imported; others are named before the id, as in Gymnasium:
@@ -72,7 +72,7 @@ class GymnasiumSuite:
             if pixels:
                 observations += (Stream(RGB, (pixels, pixels, 3), "uint8"),)
             action = Stream("action", env.action_space.shape or (), limit=limit)
-            self.spec = BodySpec(
+            self.spec = EnvSpec(
                 task=id.rpartition(":")[2],
                 agents={"robot": AgentSpec(observations, (action,))},
                 control_hz=_rate(env, id),

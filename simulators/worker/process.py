@@ -1,4 +1,4 @@
-"""A worker process: a socket around a `WorkerStation`. It calls, so that only the body's side needs an open address."""
+"""A worker process: a socket around a `WorkerCore`. It calls, so that only the body's side needs an open address."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ import zmq
 from embodied.errors import ConfigError
 from embodied.wire import addresses
 from embodied.wire.message import LIMITS
-from simulators.worker.station import WorkerStation
+from simulators.worker.core import WorkerCore
 from simulators.worker.suite import load_suite
 
 _LOOK_S = 0.1  # how often a request to stop, or a lost connection, is looked for
@@ -42,7 +42,7 @@ def run_worker(
     if not 0 < idle_s <= 7 * 86400:
         raise ConfigError(f"--idle {idle_s:g}", "embodied sim-worker", "choose seconds, at most a week")
     addresses.check_call(address, keys)
-    station = WorkerStation(load_suite(env, options, pixels), env, options, pixels)
+    station = WorkerCore(load_suite(env, options, pixels), env, options, pixels)
     stop = threading.Event()
 
     def caught(number: int, frame: FrameType | None) -> None:
@@ -69,13 +69,13 @@ def run_worker(
         context.destroy()
 
 
-def _serve(sock: "zmq.Socket[bytes]", station: WorkerStation, stop: threading.Event, idle_s: float) -> None:
+def _serve(sock: "zmq.Socket[bytes]", station: WorkerCore, stop: threading.Event, idle_s: float) -> None:
     while not stop.is_set() and station.alone_s < idle_s:
         if sock.poll(int(_LOOK_S * 1000), zmq.POLLIN):
             station.handle([frame.buffer for frame in sock.recv_multipart(zmq.NOBLOCK, copy=False)])
         connected = bool(sock.poll(0, zmq.POLLOUT))
         limit = time.monotonic() + _LOOK_S
         for frames in station.tick(connected):
-            # A hub that has just gone takes nothing; what it was sent would be of no use to its successor.
+            # A pool that has just gone takes nothing; what it was sent would be of no use to its successor.
             if sock.poll(max(int((limit - time.monotonic()) * 1000), 0), zmq.POLLOUT):
                 sock.send_multipart(frames, zmq.NOBLOCK, copy=False)

@@ -42,7 +42,7 @@ class Stepped:
 @dataclass
 class _Row:
     env: Env | None = None  # None until its first start, and after a fault
-    seq: int = 0
+    step: int = 0
     last: Streams = field(default_factory=dict)
 
 
@@ -114,7 +114,7 @@ class EnvRows:
         for last_try in (False, True):
             try:
                 row.env = row.env or self._suite.make()
-                row.last, row.seq = self._checked(row.env.reset(seed)), 0
+                row.last, row.step = self._checked(row.env.reset(seed)), 0
                 return
             except Exception as error:
                 self._drop(row)
@@ -135,12 +135,12 @@ class EnvRows:
             success, terminated, truncated = (_flag(moment, name) for name in ("success", "terminated", "truncated"))
             row.last = self._checked(moment.streams)
         except Exception as error:
-            faults.append(f"environment {id}, step {row.seq}: {_words(error)}")
+            faults.append(f"environment {id}, step {row.step}: {_words(error)}")
             log.warning("%s; its episode ends as an infrastructure fault", faults[-1])
             self._drop(row)
             return 0.0, Outcome.INFRASTRUCTURE_FAULT
-        row.seq += 1
-        done = terminated or truncated or row.seq >= self._suite.spec.episode_steps
+        row.step += 1
+        done = terminated or truncated or row.step >= self._suite.spec.episode_steps
         if success and (done or self.success_ends):
             return reward, Outcome.SUCCESS
         if terminated:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
-from embodied.spec import BodySpec
+from embodied.spec import EnvSpec
 
 Streams = dict[str, NDArray[Any]]
 SUFFIX = "_envs"
@@ -62,7 +62,7 @@ class Suite(Protocol):
             `control_size` the number of actions.
     """
 
-    spec: BodySpec
+    spec: EnvSpec
 
     def make(self) -> Env: ...
 
@@ -82,7 +82,7 @@ def load_suite(env: str, options: Mapping[str, Any], pixels: int = 0) -> Suite:
         pixels: Edge of a square `rgb` stream that is rendered at every step; 0 for none.
 
     Raises:
-        ConfigError: There is no such suite or environment, it does not take an option, or it fits no `BodySpec`.
+        ConfigError: There is no such suite or environment, it does not take an option, or it fits no `EnvSpec`.
         ModuleNotFoundError: A package that it needs is not installed.
     """
     suite, colon, id = env.partition(":")

@@ -1,26 +1,26 @@
 import numpy as np
 import pytest
-from buffer_samples import SPEC, STREAMS, Life, assert_same, live, segments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.layout import check
-from embodied.data import Episode, Segment, Starts
+from embodied.data import Episode, Resets, Segment
 from embodied.errors import DataError
+from tests.buffer.samples import SPEC, STREAMS, Life, assert_same, live, segments
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[Life], list[int]]:
-    """Bodies with episodes of random lengths, and the lengths of the segments that cut them."""
+    """Environments with episodes of random lengths, and the lengths of the segments that cut them."""
     cuts = draw(st.lists(st.integers(1, 7), min_size=1, max_size=6))
     total = sum(cuts)
     lives = []
-    for body in range(draw(st.integers(1, 3))):
+    for env in range(draw(st.integers(1, 3))):
         lengths: list[int] = []
         while sum(lengths) < total:
             lengths.append(draw(st.integers(1, 12)))
-        lives.append(live(body, lengths, total))
+        lives.append(live(env, lengths, total))
     return lives, cuts
 
 
@@ -42,9 +42,9 @@ def assert_true_to(episode: Episode, life: Life, number: int) -> None:
     np.testing.assert_array_equal(track.state_hash, life.applied[steps, 0].copy().view(np.uint64))
     np.testing.assert_array_equal(track.actions[track.decision, track.k], life.action[steps])
     np.testing.assert_array_equal(track.log_probs[track.decision, track.k], life.log_prob[steps])
-    np.testing.assert_array_equal(track.seq, np.flatnonzero(track.k == 0))
-    np.testing.assert_array_equal(track.values, life.value[steps][track.seq])
-    np.testing.assert_array_equal(track.versions, life.version[steps][track.seq])
+    np.testing.assert_array_equal(track.step, np.flatnonzero(track.k == 0))
+    np.testing.assert_array_equal(track.values, life.value[steps][track.step])
+    np.testing.assert_array_equal(track.versions, life.version[steps][track.step])
     executed = np.zeros_like(track.executed)
     executed[track.decision, track.k] = True
     np.testing.assert_array_equal(track.executed, executed)
@@ -58,10 +58,10 @@ def assert_true_to(episode: Episode, life: Life, number: int) -> None:
 def assert_all_true(episodes: list[Episode], lives: list[Life]) -> None:
     found = {episode.id: episode for episode in episodes}
     assert len(found) == len(episodes)
-    for body, life in enumerate(lives):
+    for env, life in enumerate(lives):
         for number in range(len(life.lengths)):
             whole = sum(life.lengths[: number + 1]) <= life.steps
-            episode = found.pop(f"train-4-{body:04d}-{number:06d}", None)
+            episode = found.pop(f"train-4-{env:04d}-{number:06d}", None)
             assert (episode is not None) == whole
             if episode:
                 assert_true_to(episode, life, number)
@@ -81,8 +81,8 @@ def test_episodes_are_the_same_wherever_segments_are_cut(
     assert assembler.dropped == 0
     for episode in episodes:
         named = [episode.segments[i] for i in episode.agents["robot"].segment]
-        body, number = int(episode.id[8:12]), int(episode.id[13:])
-        begin = sum(lives[body].lengths[:number])
+        env, number = int(episode.id[8:12]), int(episode.id[13:])
+        begin = sum(lives[env].lengths[:number])
         of_step = np.repeat([segment.id for segment in parts], cuts)
         assert named == of_step[begin : begin + len(episode)].tolist()
 
@@ -107,7 +107,7 @@ def two_segments() -> list[Segment]:
 def test_episodes_whose_start_was_not_seen_are_dropped_and_counted() -> None:
     assembler = EpisodeAssembler(SPEC, 1)
     assert assembler.add(two_segments()[1]) == []
-    assert assembler.dropped == 1  # the first body's second episode does not end here
+    assert assembler.dropped == 1  # the first env's second episode does not end here
 
 
 def test_a_missing_segment_drops_the_episodes_it_cuts() -> None:
@@ -121,11 +121,11 @@ def test_a_missing_segment_drops_the_episodes_it_cuts() -> None:
 def test_rows_after_the_end_of_a_parked_body_belong_to_no_episode() -> None:
     [segment] = segments([live(0, [3, 9], 8)], [8])
     assert segment.starts
-    segment.starts = Starts(
+    segment.starts = Resets(
         segment.starts.ids[:1], segment.starts.seeds[:1], segment.starts.state[:1], {"mass": np.zeros(1)}
     )
     segment.start_at = segment.start_at[:1]
-    segment.rows.seq[3:] = -1
+    segment.rows.step[3:] = -1
     assembler = EpisodeAssembler(SPEC, 0)
     [episode] = assembler.add(segment)
     assert len(episode) == 3 and assembler.dropped == 0
@@ -143,7 +143,7 @@ def test_modes_do_not_mix() -> None:
     assembler = EpisodeAssembler(SPEC, 0)
     training, evaluation = two_segments(), segments([live(0, [5, 9], 12), live(1, [12], 12)], [6, 6], mode="evaluation")
     ids = [e.id for s in (training[0], evaluation[0], training[1], evaluation[1]) for e in assembler.add(s)]
-    assert sorted(ids) == [f"{mode}-0-{body:04d}-000000" for mode in ("evaluation", "train") for body in (0, 1)]
+    assert sorted(ids) == [f"{mode}-0-{env:04d}-000000" for mode in ("evaluation", "train") for env in (0, 1)]
 
 
 def test_reward_versions_of_one_episode_are_all_named() -> None:

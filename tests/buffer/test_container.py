@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_samples import assert_same, make_episode
 
 from embodied.buffer.container import read_index, sealed_size, verify, write_sealed
 from embodied.buffer.layout import encode
 from embodied.buffer.reader import read_episodes, read_summaries
 from embodied.buffer.summary import pack_index, summarise
 from embodied.errors import CorruptFile
+from tests.buffer.samples import assert_same, make_episode
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import h5py
 import msgpack
 import numpy as np
 import pytest
-from buffer_samples import make_episode
 
 from embodied.buffer.container import read_index
 from embodied.buffer.layout import DTYPES, FORMAT
 from embodied.buffer.store import EpisodeStore
+from tests.buffer.samples import make_episode
 
 TEXT = (Path(__file__).parents[2] / "docs" / "episode-format.md").read_text()
 
@@ -66,8 +66,8 @@ def test_fields(file: h5py.File, name: str) -> None:
 def test_user_block(file: h5py.File) -> None:
     data = Path(file.filename).read_bytes()
     assert data.startswith(b"EMB-EP1\n") and "`EMB-EP1\\n`" in TEXT
-    block, body, index = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16, 24))
-    assert (block + body, file.userblock_size) == (len(data), block)
+    block, env, index = (int.from_bytes(data[i : i + 8], "little") for i in (8, 16, 24))
+    assert (block + env, file.userblock_size) == (len(data), block)
     assert data[64 : 64 + index] == read_index(Path(file.filename))
     [row] = msgpack.unpackb(data[64 : 64 + index])
     names = re.search(r"per episode `\[(.*?)\]`", TEXT)

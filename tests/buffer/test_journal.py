@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_samples import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.buffer import journal
 from embodied.buffer.journal import JournalWriter, is_recorded, read_journal
 from embodied.errors import CorruptFile, DataError
+from tests.buffer.samples import assert_same
 
 
 def write(path: Path, count: int = 4) -> list[tuple[dict[str, int], dict[str, np.ndarray]]]:

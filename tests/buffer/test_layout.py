@@ -4,7 +4,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from buffer_samples import assert_same, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from embodied.buffer.reader import read_episodes
 from embodied.buffer.summary import pack_index, summarise
 from embodied.data import Episode, Outcome
 from embodied.errors import CorruptFile, DataError
+from tests.buffer.samples import assert_same, make_episode
 
 
 def store(path: Path, *episodes: Episode) -> None:

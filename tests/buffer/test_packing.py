@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from buffer_samples import assert_same
 
 from embodied.buffer.packing import pack_arrays, unpack_arrays
 from embodied.errors import DataError
+from tests.buffer.samples import assert_same
 
 
 def test_arrays_come_back() -> None:

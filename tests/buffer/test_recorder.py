@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_samples import SPEC, STREAMS, assert_same, make_episode, run_faults
 
 from embodied.buffer.journal import JournalWriter
 from embodied.buffer.recorder import EpisodeRecorder, recover
 from embodied.buffer.store import EpisodeStore
 from embodied.data import Episode, Outcome, RewardStatus, Source
 from embodied.errors import DataError, InfrastructureError
+from tests.buffer.samples import SPEC, STREAMS, assert_same, make_episode, run_faults
 
 
 def start(folder: Path, episode: Episode) -> EpisodeRecorder:
@@ -149,7 +149,7 @@ def test_a_decision_that_no_step_executed_is_left_out(tmp_path: Path) -> None:
     recorder.decide(np.ones((3, 2), np.float32), np.ones((3, 2), np.float32), 0.0, 1)
     recorder.abandon()
     recover(tmp_path)
-    assert len(EpisodeStore(tmp_path).read("a").agents["robot"].seq) == 1
+    assert len(EpisodeStore(tmp_path).read("a").agents["robot"].step) == 1
 
 
 def test_journals_that_cannot_be_read_are_set_aside(tmp_path: Path) -> None:

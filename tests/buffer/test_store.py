@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from buffer_samples import assert_same, make_episode, run_faults
 
 from embodied.buffer.keep import RULES
 from embodied.buffer.recorder import recover
@@ -14,6 +13,7 @@ from embodied.buffer.store import EpisodeStore
 from embodied.buffer.summary import summarise
 from embodied.data import Outcome
 from embodied.errors import ConfigError, CorruptFile, DataError, InfrastructureError, UserError
+from tests.buffer.samples import assert_same, make_episode, run_faults
 
 
 def fill(store: EpisodeStore, mode: str, shards: int, each: int = 2, first: int = 0) -> list[str]:
@@ -122,22 +122,22 @@ def test_the_oldest_training_shards_make_room(tmp_path: Path) -> None:
 def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path, keep=["all"])
     ids = fill(store, "train", 4)
-    head, body, stays, gone = sorted(tmp_path.glob("*.h5"))
+    head, env, stays, gone = sorted(tmp_path.glob("*.h5"))
     head.write_bytes(head.read_bytes()[:1000])
-    data = bytearray(body.read_bytes())
+    data = bytearray(env.read_bytes())
     data[-200] ^= 1
-    body.write_bytes(bytes(data))
+    env.write_bytes(bytes(data))
     (tmp_path / "other.h5").write_bytes(b"no HDF5")
     gone.unlink()
     reader = EpisodeStore(tmp_path)
     assert [path for path, _ in reader.corrupt] == [head, tmp_path / "other.h5"]
     assert [e.id for e in reader.iterate()] == ids[4:6]
-    assert {path for path, _ in reader.corrupt} == {head, tmp_path / "other.h5", body}
+    assert {path for path, _ in reader.corrupt} == {head, tmp_path / "other.h5", env}
     assert reader.ids() == ids[4:6]
     other = EpisodeStore(tmp_path)
-    with pytest.raises(CorruptFile, match=body.name):
+    with pytest.raises(CorruptFile, match=env.name):
         other.read(ids[2])
-    assert {path for path, _ in other.verify()} == {head, tmp_path / "other.h5", body}
+    assert {path for path, _ in other.verify()} == {head, tmp_path / "other.h5", env}
     # What cannot be read is never deleted to make room.
     tight = EpisodeStore(tmp_path, keep=["all"], quota_bytes=1)
     tight.add(make_episode(0, "x"))

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_samples import make_episode
 
 from embodied.buffer.consumed import NAME, Consumed, read_consumed, record_consumed
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import trace
 from embodied.errors import UserError
+from tests.buffer.samples import make_episode
 
 
 def test_updates_are_read_back_and_torn_lines_skipped(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 SMALL = [
     "task=reach", "rollout.num_envs=16", "rollout.steps=16", "evaluate.episodes=8", "evaluate.every=4",
-    "evaluate.final_episodes=8", "checkpoint.every=3", "algo.epochs=2", "render.episodes=0", "body.num_threads=1",
+    "evaluate.final_episodes=8", "checkpoint.every=3", "algo.epochs=2", "render.episodes=0", "env.num_threads=1",
 ]  # fmt: skip
 
 

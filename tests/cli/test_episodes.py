@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from command import SMALL, embodied
 
 from embodied.buffer.store import EpisodeStore
 from embodied.cli.episodes import main
 from embodied.errors import UserError
 from embodied.monitor.metrics import read_metrics
+from tests.cli.command import SMALL, embodied
 
 WORDS = [
-    "randomise=default", "body.cameras=[wrist]", "body.pixels=16", "render=ray", "episodes.keep=[all]",
-    "body.randomise.action_latency=[0,2]", "evaluate.every=9",
+    "randomise=default", "env.cameras=[wrist]", "env.pixels=16", "render=ray", "episodes.keep=[all]",
+    "env.randomise.action_latency=[0,2]", "evaluate.every=9",
 ]  # fmt: skip
 SHORT, LONG = "budget.env_steps=512", "budget.env_steps=1024"
 
@@ -58,8 +58,8 @@ def test_episodes_replay(root: Path) -> None:
         (["replay"], "takes one episode"),
         (["replay", "nothing"], "no episode nothing"),
         (["replay", "ID", "task.rewad=sparse"], "did you mean reward"),
-        (["replay", "ID", "body.randomise.mas=1"], "did you mean mass"),
-        (["replay", "ID", "body.cameras=[rist]"], "did you mean wrist"),
+        (["replay", "ID", "env.randomise.mas=1"], "did you mean mass"),
+        (["replay", "ID", "env.cameras=[rist]"], "did you mean wrist"),
         (["replay", "ID", "task.reward={"], "cannot be read"),
         (["show", "ID", "task.reward=sparse"], "unknown key 'task.reward'"),
         (["reply", "ID"], "did you mean replay"),

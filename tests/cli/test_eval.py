@@ -5,15 +5,15 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from command import SMALL
 
 from embodied.cli.compose import compose_config
 from embodied.cli.eval import main
 from embodied.errors import InfrastructureError, UserError
-from embodied.runtime import failures
-from embodied.runtime.evaluation import _told_apart
+from embodied.evaluate import failures
+from embodied.evaluate.evaluation import _told_apart
 from embodied.runtime.train import train
 from simulators.render import video
+from tests.cli.command import SMALL
 
 WORDS = ["task=reach_color", *SMALL[1:], "budget.env_steps=256", "name=a", "evaluate.every=40"]
 
@@ -115,7 +115,7 @@ def test_runs_of_one_name_are_called_by_more_of_their_paths(runs, capsys, tmp_pa
         (["against=b"], "no run b"),
         (["against_version=1"], "give against=RUN"),
         (["label=../x"], "label cannot be"),
-        (["against=a", "serve=remote", "serve.address=ipc:///tmp/nobody"], "leave serve out"),
+        (["against=a", "client=remote", "client.address=ipc:///tmp/nobody"], "leave client out"),
     ],
 )
 def test_a_mistake_gets_one_line_before_anything_is_played(runs, capsys, words, said):
@@ -129,8 +129,8 @@ def test_a_run_without_versions_is_named(tmp_path):
     from omegaconf import OmegaConf
 
     from embodied.files import write_bytes
-    from embodied.runtime import run_folder
-    from embodied.runtime.settings import CONFIG
+    from embodied.runs import run_folder
+    from embodied.train.settings import CONFIG
 
     folder = run_folder.create(tmp_path, "empty")
     write_bytes(folder / CONFIG, OmegaConf.to_yaml(compose_config("train", WORDS)).encode())

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 import zmq
-from command import embodied, one_line
 
 from embodied.cli.keys import main
 from embodied.errors import UserError
 from embodied.weights.signing import Signer, Trusted
-from embodied.wire.key_files import add_client, list_clients
+from embodied.wire.credentials import add_client, list_clients
+from tests.cli.command import embodied, one_line
 
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     main(["create", str(tmp_path / "keys")])
-    assert f"serve.keys={tmp_path / 'keys'} " in capsys.readouterr().out
+    assert f"client.keys={tmp_path / 'keys'} " in capsys.readouterr().out
     return tmp_path / "keys"
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import imageio.v3 as iio
 import numpy as np
 import pytest
-from command import embodied, one_line
 
 from embodied.cli import play
 from embodied.cli.compose import compose_config, groups
 from embodied.data import Outcome
-from embodied.runtime import gallery
-from embodied.runtime.settings import typed
+from embodied.evaluate import gallery
+from embodied.train.settings import typed
+from tests.cli.command import embodied, one_line
 
 CONFIGS = groups()["task"]
 
@@ -26,7 +26,7 @@ def test_the_recorded_states_are_the_episodes(task: str) -> None:
     parts = settings(task)
     if not gallery.is_simulated_here(parts.task):
         pytest.skip("another simulator's")
-    recording = gallery.record_expert(parts.task, parts.body, seed=3, episodes=4)
+    recording = gallery.record_expert(parts.task, parts.env, seed=3, episodes=4)
     played = recording.played
     assert played.seeds.tolist() == [3, 4, 5, 6]
     assert [len(states) for states in recording.states] == (played.lengths + 1).tolist()
@@ -42,7 +42,7 @@ def test_a_video_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert play.main(["task=lift_cube", "seed=2", "renderer=ray", "camera=front", "body.num_threads=1"]) == 0
+    assert play.main(["task=lift_cube", "seed=2", "renderer=ray", "camera=front", "env.num_threads=1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("seed 2: ") and ": success in " in said[0]
     assert said[1].startswith("lift_cube.mp4: ") and "drawn by ray" in said[1]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import SMALL, embodied, one_line, start
 
 from embodied.monitor.metrics import read_metrics
+from tests.cli.command import SMALL, embodied, one_line, start
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_served_evaluation_equals_inline(root: Path, tmp_path: Path, transport: 
     address = f"ipc://{tmp_path}/policy" if transport == "ipc" else "tcp://127.0.0.1:47613"
     server = start("serve", "run=a", f"address={address}", folder=root)
     try:
-        served = measured(root, "serve=remote", f"serve.address={address}", "serve.timeout_s=60")
+        served = measured(root, "client=remote", f"client.address={address}", "client.timeout_s=60")
     finally:
         server.send_signal(signal.SIGTERM)
         said, _ = server.communicate(timeout=30)
@@ -44,10 +44,10 @@ def test_served_evaluation_equals_inline(root: Path, tmp_path: Path, transport: 
 def test_a_run_differs_in_one_key(root: Path, tmp_path: Path) -> None:
     """Training through a server gives the numbers of training inline: weights pushed, actions fetched."""
     address = f"ipc://{tmp_path}/policy"
-    server = start("serve", "run=null", "task=reach", "body.num_threads=1", f"address={address}", folder=tmp_path)
+    server = start("serve", "run=null", "task=reach", "env.num_threads=1", f"address={address}", folder=tmp_path)
     try:
-        words = [*SMALL, "budget.env_steps=512", "name=r", "serve=remote", f"serve.address={address}"]
-        done = embodied("train", *words, "serve.timeout_s=60", folder=tmp_path)
+        words = [*SMALL, "budget.env_steps=512", "name=r", "client=remote", f"client.address={address}"]
+        done = embodied("train", *words, "client.timeout_s=60", folder=tmp_path)
     finally:
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=30)
@@ -62,7 +62,7 @@ def test_a_server_of_another_policy_is_refused(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/policy"
     server = start("serve", "run=null", "task=reach", "policy.hidden=[8]", f"address={address}", folder=tmp_path)
     try:
-        words = ["name=r", "serve=remote", f"serve.address={address}", "serve.timeout_s=60"]
+        words = ["name=r", "client=remote", f"client.address={address}", "client.timeout_s=60"]
         said = one_line(embodied("train", *SMALL, *words, folder=tmp_path))
     finally:
         server.send_signal(signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
         (["episodes", "list"], "did you mean ls"),
         (["episodes", "ls", "run=a", "--jsn"], "unknown flag '--jsn'"),
         (["episodes", "ls", "run=a", "mode=eval"], "did you mean evaluation"),
-        (["eval", "run=a", "serve=remote"], "serve.address has no value"),
+        (["eval", "run=a", "client=remote"], "client.address has no value"),
     ],
 )
 def test_a_mistake_gets_one_line(root: Path, words: list[str], said: str) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import SMALL, embodied, one_line, start
 
 from embodied.cli.main import run
 from embodied.client import RemoteClient
 from embodied.data import Observation, Rows
 from embodied.errors import DeadlineExceeded, EmbodiedError, Unauthorized
+from tests.cli.command import SMALL, embodied, one_line, start
 
 LIMIT_S = 60.0
 
@@ -65,12 +65,12 @@ class Robot:
     def __init__(self, address: str, keys: Path | None = None, policy: str = "") -> None:
         self.client = RemoteClient(address, timeout_s=LIMIT_S, keys=keys, role="robot", policy=policy)
         self.spec = self.client.hello()
-        self.rows = Rows.of_bodies(1)
+        self.rows = Rows.of_envs(1)
 
     def version(self) -> int:
         """That of the next chunk."""
         streams = {s.name: np.zeros((1, *s.shape), s.dtype) for s in self.spec.agent.observations}
-        self.rows.seq += 1
+        self.rows.step += 1
         chunk = self.client.act(Observation(self.rows, streams, np.zeros(1)), self.rows.noise_keys(0), "mean")
         return int(chunk.versions[0])
 
@@ -158,7 +158,7 @@ def test_any_policy_and_any_server_are_measured_without_a_run(
     assert "reach: success" in (inline := capsys.readouterr().out) and "versions 0" in inline
     address = f"ipc://{root}/policy"
     with serving("run=a", f"address={address}", folder=root):
-        assert run([*words, "serve=remote", f"serve.address={address}", "serve.timeout_s=60"]) == 0
+        assert run([*words, "client=remote", f"client.address={address}", "client.timeout_s=60"]) == 0
     assert "versions 3" in capsys.readouterr().out
 
 

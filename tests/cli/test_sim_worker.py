@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import embodied, one_line, start
 
 from embodied.cli.sim_worker import parse_options
 from embodied.errors import ConfigError
 from embodied.monitor.metrics import read_metrics
+from tests.cli.command import embodied, one_line, start
 
 ROOT = Path(__file__).parents[2]
 PEER = ROOT / ".venvs" / "gymnasium-robotics" / "bin" / "python"
-ENV = "gymnasium:tiny_gym:Tiny-v0"
+ENV = "gymnasium:tests.simulators.worker.tiny_gym:Tiny-v0"
 TASK = [
-    "task=fetch_push", "body=worker", f"task.env={ENV}", "rollout.num_envs=4", "rollout.steps=8", "evaluate.every=3",
+    "task=fetch_push", "env=worker", f"task.env={ENV}", "rollout.num_envs=4", "rollout.steps=8", "evaluate.every=3",
     "evaluate.episodes=4", "evaluate.final_episodes=4", "evaluate.target=2", "checkpoint.every=2",
 ]  # fmt: skip
 
@@ -50,7 +50,10 @@ def test_options_are_read() -> None:
         (["--env", "..:x", "--connect", "ipc:///tmp/x"], "names no module"),
         (["--env", ENV, "--connect", "ipc:///tmp/x", "--option", "x"], "write key=value"),
         (["--env", ENV, "--connect", "ipc:///tmp/x", "--idle", "0"], "--idle 0"),
-        (["--env", "gymnasium:tiny_gym:Tyny-v0", "--connect", "ipc:///tmp/x"], "did you mean Tiny-v0"),
+        (
+            ["--env", "gymnasium:tests.simulators.worker.tiny_gym:Tyny-v0", "--connect", "ipc:///tmp/x"],
+            "did you mean Tiny-v0",
+        ),
     ],
 )
 def test_a_mistake_gets_one_line(words: list[str], said: str, tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def trained(*words: str, folder: Path) -> str:
 def address(tmp_path: Path) -> Iterator[str]:
     """Where a worker calls during the test."""
     worker = start("sim-worker", "--env", ENV, "--connect", f"ipc://{tmp_path}/worker", folder=tmp_path)
-    yield f"body.address=ipc://{tmp_path}/worker"
+    yield f"env.address=ipc://{tmp_path}/worker"
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=30)
 
@@ -104,7 +107,7 @@ def test_a_resumed_run_sees_what_one_that_never_stopped_sees(tmp_path: Path, add
 
 @pytest.mark.slow
 def test_a_worker_killed_during_training_costs_its_episodes(tmp_path: Path) -> None:
-    words = [*TASK, f"body.spawn={sys.executable}", "budget.env_steps=4000", "evaluate.every=1000", "name=k"]
+    words = [*TASK, f"env.spawn={sys.executable}", "budget.env_steps=4000", "evaluate.every=1000", "name=k"]
     run = start("train", *words, folder=tmp_path)
     metrics, killed = tmp_path / "runs" / "k" / "metrics.csv", False
     limit = time.monotonic() + 120
@@ -125,7 +128,7 @@ def test_a_worker_killed_during_training_costs_its_episodes(tmp_path: Path) -> N
 @pytest.mark.skipif(not PEER.exists(), reason="make peer-gymnasium-robotics makes it")
 def test_fetch_push_is_trained_recorded_and_evaluated(tmp_path: Path) -> None:
     words = [
-        "experiment=fetch_push", f"body.spawn={PEER}", "rollout.num_envs=8", "evaluate.every=5",
+        "experiment=fetch_push", f"env.spawn={PEER}", "rollout.num_envs=8", "evaluate.every=5",
         "evaluate.episodes=4", "evaluate.final_episodes=4", "budget.env_steps=2000",
     ]  # fmt: skip
     done = embodied("train", *words, "name=fetch", folder=tmp_path, timeout=280)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from command import SMALL, embodied, one_line
+from tests.cli.command import SMALL, embodied, one_line
 
 PLANTED = '''
 import numpy as np

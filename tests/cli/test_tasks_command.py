@@ -7,8 +7,8 @@ import pytest
 from embodied.cli import tasks
 from embodied.cli.compose import groups
 from embodied.errors import ConfigError
+from embodied.evaluate.gallery import describe_task
 from embodied.monitor.stats import wilson
-from embodied.runtime.gallery import describe_task
 
 BODY = {"target": "simulators.make.make_env", "num_threads": 1}
 

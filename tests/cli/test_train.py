@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from command import SMALL, embodied, one_line, start
 
 from embodied.buffer.store import EpisodeStore
 from embodied.monitor.metrics import read_metrics
-from embodied.runtime.checkpoint import checkpoints
+from embodied.runs.checkpoint import checkpoints
 from embodied.weights.registry import Registry
+from tests.cli.command import SMALL, embodied, one_line, start
 
 BUDGET = ["budget.env_steps=2560"]
 
@@ -138,14 +138,14 @@ def test_resumed_run_goes_on_bit_for_bit(root: Path, tmp_path: Path) -> None:
         (["resume=nothing"], "no run nothing"),
         (["name=../x"], "name"),
         (["seed"], "key=value"),
-        (["serve=remote", "serve.address=ipc:///tmp/embodied-nobody", "serve.timeout_s=1"], "policy server"),
-        (["serve.address=ipc:///nowhere/x", "serve=remote"], "mkdir -p /nowhere"),
+        (["client=remote", "client.address=ipc:///tmp/embodied-nobody", "client.timeout_s=1"], "policy server"),
+        (["client.address=ipc:///nowhere/x", "client=remote"], "mkdir -p /nowhere"),
     ],
 )
 def test_a_mistake_gets_one_line(tmp_path: Path, words: list[str], said: str) -> None:
     small = [word for word in SMALL if not word.startswith("algo.")] if "algo=bc" in words else SMALL
     result = embodied("train", *small, *words, folder=tmp_path)
-    line = one_line(result, status=3 if words[0] == "serve=remote" else 2)
+    line = one_line(result, status=3 if words[0] == "client=remote" else 2)
     assert said in line
 
 
@@ -154,7 +154,7 @@ def test_a_refused_start_or_resume_leaves_nothing_changed(root: Path, tmp_path: 
     assert not (tmp_path / "runs" / "x").exists()
     config = (root / "runs" / "b" / "config.yaml").read_bytes()
     said = one_line(embodied("train", "resume=b", "rollout.num_envs=8", "budget.env_steps=99999", folder=root))
-    assert "16 bodies" in said
+    assert "16 envs" in said
     assert (root / "runs" / "b" / "config.yaml").read_bytes() == config
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import SMALL, embodied, one_line, start
 
 from embodied.buffer.consumed import read_consumed
 from embodied.cli import weights
@@ -21,6 +20,7 @@ from embodied.errors import CorruptFile, InfrastructureError, UserError, Weights
 from embodied.monitor.metrics import read_metrics
 from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
+from tests.cli.command import SMALL, embodied, one_line, start
 
 
 def publish(registry: Registry, count: int = 1, policy: str = "mlp") -> None:
@@ -125,7 +125,7 @@ def test_what_is_not_there_gets_one_line(folder: Path, tmp_path: Path) -> None:
         weights.main(["resume", "restore=true", "address=tcp://127.0.0.1:1"])
     said = embodied("weights", "pin", "77", f"weights={folder}", "policy=mlp", folder=tmp_path)
     assert "versions kept: 1, 2, 3, 4" in one_line(said)
-    (folder / "slots.json").write_text("{")
+    (folder / "active.json").write_text("{")
     said = embodied("weights", "ls", f"weights={folder}", "policy=mlp", folder=tmp_path)
     assert "delete it" in one_line(said, status=3)
 
@@ -256,7 +256,7 @@ class Far:
 
     def __init__(self, folder: Path) -> None:
         self.address = f"ipc://{folder}/policy"
-        words = ["run=null", "task=reach", "body.num_threads=1", f"weights={folder / 'kept'}"]
+        words = ["run=null", "task=reach", "env.num_threads=1", f"weights={folder / 'kept'}"]
         self.process = start("serve", *words, f"address={self.address}", folder=folder)
         self.registry, self.client = Registry(folder / "kept"), RemoteClient(self.address, timeout_s=60)
         self.spec = self.client.hello()
@@ -334,10 +334,10 @@ def make_layout(folder: Path) -> Path:
     code = f"""if 1:
         import numpy as np
         from embodied.cli.compose import compose_config
-        from embodied.runtime.parts import make_body, make_policy
+        from embodied.runs.parts import make_env, make_policy
         from omegaconf import OmegaConf
         c = OmegaConf.to_container(compose_config("train", ["task=reach"]), resolve=True)
-        body = make_body(c["task"], c["body"], 1, 0)
+        body = make_env(c["task"], c["body"], 1, 0)
         np.savez({str(folder / "layout.npz")!r}, **make_policy(c["policy"], body.spec, 0).tensors())
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -348,7 +348,7 @@ def make_layout(folder: Path) -> Path:
 def test_a_learner_is_held_by_the_server_it_pushes_to(far: Far, tmp_path: Path) -> None:
     """Rolled back at the server: resumed there, then at the run; then restored at the run, and the server lets go."""
     words = [*SMALL, "checkpoint.every=2", "evaluate.target=2", "budget.env_steps=100000000", "name=live"]
-    words += ["serve=remote", f"serve.address={far.address}", "serve.timeout_s=60"]
+    words += ["client=remote", f"client.address={far.address}", "client.timeout_s=60"]
     process = start("train", *words, folder=tmp_path)
     run = tmp_path / "runs" / "live"
     registry = Registry(run / "weights")

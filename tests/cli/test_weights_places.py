@@ -4,16 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import embodied, one_line
 
 from embodied.cli import weights
 from embodied.cli.weights_places import OnServer
 from embodied.errors import InfrastructureError
-from embodied.serving.edge import Upstream
+from embodied.weight_sync.upstream import UpstreamClient
 from embodied.weights.pointers import Pointers
 from embodied.weights.registry import Registry
 from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
+from tests.cli.command import embodied, one_line
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_no_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"ipc://{tmp_path}/up"
     told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "wanted": "20-ab12cd34ef56", "handed_out": 7,
-            "newest": "21-ab12cd34ef56", "upstream": Upstream(address, tmp_path).status()["upstream"]}  # fmt: skip
+            "newest": "21-ab12cd34ef56", "upstream": UpstreamClient(address, tmp_path).status()["upstream"]}  # fmt: skip
     (tmp_path / "edge").touch()
     place = OnServer(f"ipc://{tmp_path}/edge", None, "", 1.0)
     pulling = {"version": "22-ab12cd34ef56", "bytes": 1_500_000, "of": 4_000_000, "mbit_s": 2.5}

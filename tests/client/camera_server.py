@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.serving.host import PolicyHost
 from embodied.serving.server import serve
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -30,7 +30,7 @@ class Looker:
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: str) -> ActionChunk:
         time.sleep(float(observation.streams["takes"].max()))
         count = len(observation.rows)
-        actions = np.stack([checksums(observation.streams["front"]), observation.rows.seq], axis=1)
+        actions = np.stack([checksums(observation.streams["front"]), observation.rows.step], axis=1)
         actions = actions.astype(np.float32)[:, :, None]
         none = np.full(actions.shape, np.nan, np.float32)
         return ActionChunk(observation.rows, actions, none, none[:, 0, 0], np.zeros(count, np.int64), "")
@@ -47,15 +47,15 @@ def checksums(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     return (images * weights).sum(axis=(1, 2, 3)) % 65521
 
 
-def observation(count: int, seq: int = 0, takes: float = 0.0) -> Observation:
-    rows = Rows.of_bodies(count)
-    rows.seq[:] = seq
-    front = np.random.default_rng(seq).integers(0, 256, (count, *PICTURE), dtype=np.uint8)
+def observation(count: int, step: int = 0, takes: float = 0.0) -> Observation:
+    rows = Rows.of_envs(count)
+    rows.step[:] = step
+    front = np.random.default_rng(step).integers(0, 256, (count, *PICTURE), dtype=np.uint8)
     return Observation(rows, {"front": front, "takes": np.full((count, 1), takes, np.float32)}, np.zeros(count))
 
 
 def _serve(address: str, pipe: Connection) -> None:
-    serve(PolicyHost(Looker()), address, announce=pipe.send)
+    serve(VersionedPolicy(Looker()), address, announce=pipe.send)
 
 
 def start(address: str) -> BaseProcess:

@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import SPEC, TinyPolicy, kill, manifest, observation, start_server, tensors
 
 from embodied.client import RemoteClient
 from embodied.client.pushing import TRIES, push
 from embodied.errors import DeadlineExceeded, EmbodiedError, MessageError, WeightsRefused
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
-from embodied.serving.receiving import Receiver
+from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import serve
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.weight_sync.push_receiver import PushReceiver
 from embodied.weights.manifest import Version
 from embodied.weights.shared import SharedBlock
 from embodied.wire.endpoint import Requester
+from tests.serving.tiny import SPEC, TinyPolicy, kill, manifest, observation, start_server, tensors
 
 CHUNKS = 7  # of 16 bytes
 
 
 def serve_chunks(address: str, pipe: Connection) -> None:
-    host = PolicyHost(TinyPolicy(), TinyPolicy())
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     loader = Loader(host)
-    desk = Desk(host, loader, Receiver(host, loader, chunk_bytes=16))
+    desk = PolicySlot(host, loader, PushReceiver(host, loader, chunk_bytes=16))
     serve({SPEC.name: desk}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 

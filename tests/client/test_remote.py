@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from camera_server import PICTURE, SPEC, checksums, kill, observation, start
 
 from embodied.client import RemoteClient
 from embodied.data import ActionChunk, Observation
 from embodied.errors import DeadlineExceeded, MessageError, SpecMismatch, UserError
+from tests.client.camera_server import PICTURE, SPEC, checksums, kill, observation, start
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_the_policy_decides_on_the_pixels_left_in_the_observation(address: str) 
     for greeted in (False, True):
         if greeted:
             assert client.hello() == SPEC and client.served_as == "looker"
-        seen = observation(3, seq=5)
+        seen = observation(3, step=5)
         raw = seen.streams["front"]
         before = raw.copy()
         chunk = act(client, seen)
@@ -58,10 +58,10 @@ def test_several_questions_at_once(address: str) -> None:
     client = RemoteClient(address, 20.0, role="robot")
     client.hello()
     asked = []
-    for seq in range(4):
-        seen = observation(1, seq)
+    for step in range(4):
+        seen = observation(1, step)
         asked.append(client.submit(seen, seen.rows.noise_keys(0), "mean"))
-    assert asked[2].result().rows.seq.tolist() == [2]
+    assert asked[2].result().rows.step.tolist() == [2]
     while not asked[0].done():
         pass
     assert asked[0].result(0.0).actions[0, 1, 0] == 0 and asked[0].result() is asked[0].result()
@@ -69,7 +69,7 @@ def test_several_questions_at_once(address: str) -> None:
     assert asked[1].done()
     with pytest.raises(ValueError, match="not in flight"):
         asked[1].result()
-    assert asked[3].result().rows.seq.tolist() == [3] and asked[3].done()
+    assert asked[3].result().rows.step.tolist() == [3] and asked[3].done()
 
 
 def test_an_answer_that_would_come_too_late(address: str) -> None:
@@ -82,8 +82,8 @@ def test_an_answer_that_would_come_too_late(address: str) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         pending.result(0.01)
     assert caught.value.request is None
-    assert pending.result().rows.seq.tolist() == [1]
-    assert act(client, observation(1, 2)).rows.seq.tolist() == [2]  # not the late answer to another question
+    assert pending.result().rows.step.tolist() == [1]
+    assert act(client, observation(1, 2)).rows.step.tolist() == [2]  # not the late answer to another question
 
 
 def test_questions_outlive_a_killed_server(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_questions_outlive_a_killed_server(tmp_path: Path) -> None:
     process = start(address)
     client = RemoteClient(address, 60.0, jpeg={"front": 80})
     client.hello()
-    asked, seen = [], [observation(1, seq, takes=0.3) for seq in range(3)]
+    asked, seen = [], [observation(1, step, takes=0.3) for step in range(3)]
     for one in seen:
         asked.append(client.submit(one, one.rows.noise_keys(0), "mean"))
     kill(process)

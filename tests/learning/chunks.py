@@ -20,7 +20,7 @@ def chunk_policy(chunk: int, execute: int = 0, seed: int = 0) -> TorchPolicy:
 
 
 def draw_segment(
-    seed: int, steps: int, bodies: int, chunk: int, execute: int, ends: float = 0.2, faults: float = 0.1,
+    seed: int, steps: int, envs: int, chunk: int, execute: int, ends: float = 0.2, faults: float = 0.1,
     takeovers: float = 0.1,
 ) -> Segment:  # fmt: skip
     """Each row executes `execute` of `chunk` actions per decision, unless its episode ends first.
@@ -29,13 +29,13 @@ def draw_segment(
     does not train is NaN.
     """
     rng = np.random.default_rng(seed)
-    shape = (steps, bodies)
+    shape = (steps, envs)
     k, executed = np.zeros(shape, np.int32), np.zeros((*shape, chunk), bool)
     ended = rng.random(shape) < ends
     terminated = ended & (rng.random(shape) < 0.5)
     human = rng.random(shape) < takeovers
     trainable = rng.random(shape) >= faults
-    for b in range(bodies):
+    for b in range(envs):
         for t in range(steps):
             anew = human[t, b] and rng.random() < 0.5
             if t and not ended[t - 1, b] and k[t - 1, b] + 1 < execute and not anew:
@@ -49,7 +49,7 @@ def draw_segment(
         for _ in range(2)
     )
     final_at = np.argwhere(ended).astype(np.int32)
-    rows = stack_rows([Rows.of_bodies(bodies) for _ in range(steps)])
+    rows = stack_rows([Rows.of_envs(envs) for _ in range(steps)])
 
     def stream(*size: int) -> dict[str, np.ndarray]:
         return {"x": rng.normal(size=(*size, 3)).astype(np.float32)}
@@ -57,7 +57,7 @@ def draw_segment(
     zeros = np.zeros(shape, np.uint8)
     return Segment(
         id=f"s{seed}", policy="p", agent="robot", task="t", rows=rows, observations=stream(*shape),
-        bootstrap=stream(bodies), final_at=final_at, final=stream(len(final_at)), k=k, actions=actions,
+        bootstrap=stream(envs), final_at=final_at, final=stream(len(final_at)), k=k, actions=actions,
         log_probs=log_probs, executed=executed, values=np.full(shape, np.nan, np.float32),
         versions=rng.integers(0, 9, shape), applied=np.zeros((*shape, 2)), rewards=rewards, reward_status=zeros,
         reward_version="r", terminated=terminated, truncated=ended & ~terminated, outcomes=zeros,
@@ -86,10 +86,10 @@ def follow(
         values: [T, B] of the observations. bootstrap: [B]. final: [M]. NaN where the observation is: no decision on one
             trains, nor a step after which a decision would have to trust one.
     """
-    steps, bodies = segment.k.shape
+    steps, envs = segment.k.shape
     ends = {(int(t), int(b)): float(v) for (t, b), v in zip(segment.final_at, final, strict=True)}
     found: dict[tuple[int, int], Decision] = {}
-    for b in range(bodies):
+    for b in range(envs):
         for t in reversed(range(steps)):
             if segment.k[t, b] != 0:
                 continue

@@ -51,7 +51,7 @@ def seen(rows: int, seed: int = 0) -> Observation:
         "front_rgb": draw.integers(0, 255, (rows, 32, 32, 3), dtype=np.uint8),
         "instruction": np.frombuffer(b"".join(texts), np.uint8).reshape(rows, 24).copy(),
     }
-    return Observation(Rows.of_bodies(rows), streams, np.zeros(rows))
+    return Observation(Rows.of_envs(rows), streams, np.zeros(rows))
 
 
 class AlteredParameter(TorchPolicy):

@@ -1,4 +1,4 @@
-"""A body small enough to learn in seconds: a point in the plane that is to reach a goal."""
+"""A env small enough to learn in seconds: a point in the plane that is to reach a goal."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from embodied.data import (
     Episode,
     Observation,
     Outcome,
+    Resets,
     RewardStatus,
     Rows,
     Segment,
     Source,
-    Starts,
     StepResult,
     Track,
     stack_rows,
 )
-from embodied.spec import AgentSpec, BodySpec, Stream
+from embodied.spec import AgentSpec, EnvSpec, Stream
 from policies.mlp import MLPPolicy
 
 AGENT = AgentSpec(
@@ -33,46 +33,46 @@ class PointMass:
     """B points in [-1, 1]^2; `sparse` pays 1 at the goal, `dense` the progress made towards it."""
 
     def __init__(self, count: int, dense: bool = True, limit: int = 30, seed: int = 0) -> None:
-        self.spec = BodySpec("point", {"robot": AGENT}, 1 / STEP_S, episode_steps=limit)
-        self.num_bodies, self.autoreset, self.seed = count, True, seed
+        self.spec = EnvSpec("point", {"robot": AGENT}, 1 / STEP_S, episode_steps=limit)
+        self.num_envs, self.autoreset, self.seed = count, True, seed
         self.physics_s, self.faults = 0.0, 0
-        self.dense, self.rows = dense, Rows.of_bodies(count)
+        self.dense, self.rows = dense, Rows.of_envs(count)
         self.position, self.goal = np.zeros((count, 2), np.float32), np.zeros((count, 2), np.float32)
 
     def _streams(self) -> dict[str, NDArray[Any]]:
         return {"position": self.position.copy(), "goal": self.goal.copy()}
 
     def _observe(self) -> Observation:
-        return Observation(self.rows.take(slice(None)), self._streams(), self.rows.seq * STEP_S)
+        return Observation(self.rows.take(slice(None)), self._streams(), self.rows.step * STEP_S)
 
-    def _start(self, ids: NDArray[np.int32], seeds: NDArray[np.int64]) -> Starts:
-        keys = np.stack([seeds, *np.zeros((3, len(ids)), np.int64)], axis=1)
+    def _start(self, ids: NDArray[np.int32], seeds: NDArray[np.int64]) -> Resets:
+        keys = np.stack([seeds, *np.zeros((4, len(ids)), np.int64)], axis=1)
         drawn = 2.0 * noise.uniform(keys, 4) - 1.0
         self.position[ids], self.goal[ids] = drawn[:, :2], drawn[:, 2:]
-        return Starts(ids, seeds, drawn)
+        return Resets(ids, seeds, drawn)
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Starts]:
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
         drawn = noise.integers(self.rows.noise_keys(self.seed)) if seeds is None else np.asarray(seeds, np.int64)
-        starts = self._start(np.arange(self.num_bodies, dtype=np.int32), drawn)
+        starts = self._start(np.arange(self.num_envs, dtype=np.int32), drawn)
         return self._observe(), starts
 
     def step(self, actions: NDArray[np.float32]) -> StepResult:
         before = np.linalg.norm(self.goal - self.position, axis=1)
         self.position += STEP_S * np.clip(actions, -SPEED, SPEED)
         distance = np.linalg.norm(self.goal - self.position, axis=1)
-        self.rows.seq += 1
+        self.rows.step += 1
         success = distance < NEAR
-        late = ~success & (self.rows.seq >= self.spec.episode_steps)
+        late = ~success & (self.rows.step >= self.spec.episode_steps)
         rewards = success + (before - distance if self.dense else 0.0)
         ended = np.flatnonzero(success | late).astype(np.int32)
         final = {name: array[ended] for name, array in self._streams().items()}
         started = None
         if len(ended):
             self.rows.episode[ended] += 1
-            self.rows.seq[ended] = 0
+            self.rows.step[ended] = 0
             started = self._start(ended, noise.integers(self.rows.noise_keys(self.seed)[ended]))
         outcomes = np.where(success, Outcome.SUCCESS, np.where(late, Outcome.TIME_LIMIT, Outcome.RUNNING))
-        status = np.full(self.num_bodies, RewardStatus.SCORED, np.uint8)
+        status = np.full(self.num_envs, RewardStatus.SCORED, np.uint8)
         return StepResult(
             self._observe(), rewards.astype(np.float32), status, success, late, outcomes.astype(np.uint8),
             actions.astype(np.float64), ended, final, started,
@@ -83,14 +83,14 @@ class PointMass:
 
 
 def collect(
-    body: PointMass, policy: MLPPolicy, observation: Observation, steps: int, seed: int, name: str = "s"
+    env: PointMass, policy: MLPPolicy, observation: Observation, steps: int, seed: int, name: str = "s"
 ) -> tuple[Segment, Observation]:
-    """A segment of `steps` x bodies by `policy`, and the observation after it."""
+    """A segment of `steps` x envs by `policy`, and the observation after it."""
     columns: dict[str, list[Any]] = {key: [] for key in ("rows", "streams", "chunk", "result")}
-    final_at, finals, bodies = [], [], body.num_bodies
+    final_at, finals, envs = [], [], env.num_envs
     for t in range(steps):
         chunk = policy.act(observation, observation.rows.noise_keys(seed), "sample")
-        result = body.step(chunk.actions[:, 0])
+        result = env.step(chunk.actions[:, 0])
         for key, value in (("rows", observation.rows), ("streams", observation.streams), ("chunk", chunk)):
             columns[key].append(value)
         columns["result"].append(result)
@@ -108,25 +108,25 @@ def collect(
         observations={k: np.stack([s[k] for s in columns["streams"]]) for k in observation.streams},
         bootstrap=observation.streams, final_at=np.array(final_at, np.int32).reshape(-1, 2),
         final={k: np.concatenate([f[k] for f in finals]) for k in observation.streams},
-        k=np.zeros((steps, bodies), np.int32), executed=np.ones((steps, bodies, 1), bool),
+        k=np.zeros((steps, envs), np.int32), executed=np.ones((steps, envs, 1), bool),
         **{field: stack(chunks, field) for field in ("actions", "log_probs", "values", "versions")},
         **{field: stack(results, field) for field in of_results},
-        reward_version="point/1", source=np.zeros((steps, bodies), np.uint8), trainable=np.ones((steps, bodies), bool),
+        reward_version="point/1", source=np.zeros((steps, envs), np.uint8), trainable=np.ones((steps, envs), bool),
         start_at=np.zeros(0, np.int32), starts=None,
     )  # fmt: skip
     return segment, observation
 
 
 def demonstrations(count: int, seed: int) -> list[Episode]:
-    """One episode of the expert per body."""
+    """One episode of the expert per env."""
     episodes = []
     for i in range(count):
-        body = PointMass(1, seed=seed + i)
-        observation, _ = body.reset()
+        env = PointMass(1, seed=seed + i)
+        observation, _ = env.reset()
         seen, actions, over = [observation.streams], [], False
         while not over:
-            actions.append(body.expert())
-            result = body.step(actions[-1])
+            actions.append(env.expert())
+            result = env.step(actions[-1])
             over = bool(len(result.ended))
             seen.append(result.final if over else result.observation.streams)
         n = len(actions)
@@ -136,25 +136,25 @@ def demonstrations(count: int, seed: int) -> list[Episode]:
             decision=np.arange(n, dtype=np.int32), k=np.zeros(n, np.int32), rewards=np.zeros(n, np.float32),
             reward_status=np.zeros(n, np.uint8), terminated=np.zeros(n, bool), truncated=np.zeros(n, bool),
             source=np.full(n, Source.SCRIPT, np.uint8), trainable=np.ones(n, bool), applied=np.zeros((n, 2)),
-            segment=np.zeros(n, np.int32), seq=np.arange(n, dtype=np.int32), actions=chosen,
+            segment=np.zeros(n, np.int32), step=np.arange(n, dtype=np.int32), actions=chosen,
             log_probs=np.full_like(chosen, np.nan), executed=np.ones((n, 1), bool),
             values=np.full(n, np.nan, np.float32), versions=np.zeros(n, np.int64),
         )  # fmt: skip
         episodes.append(
             Episode(f"demonstration-0-0-{i}", "point", "demonstration", "expert", "", seed + i, Outcome.SUCCESS,
-                    body.spec.to_dict(), {"robot": track}, np.zeros(0), {}, [])
+                    env.spec.to_dict(), {"robot": track}, np.zeros(0), {}, [])
         )  # fmt: skip
     return episodes
 
 
 def success(policy: MLPPolicy, count: int = 200, seed: int = 10_000) -> float:
     """Share of first episodes that succeed under the mean action."""
-    body = PointMass(count, seed=seed)
-    observation, _ = body.reset()
+    env = PointMass(count, seed=seed)
+    observation, _ = env.reset()
     outcomes = np.zeros(count, np.uint8)
-    for _ in range(body.spec.episode_steps):
+    for _ in range(env.spec.episode_steps):
         chunk = policy.act(observation, observation.rows.noise_keys(0), "mean")
-        result = body.step(chunk.actions[:, 0])
+        result = env.step(chunk.actions[:, 0])
         outcomes = np.where((outcomes == 0) & (observation.rows.episode == 0), result.outcomes, outcomes)
         observation = result.observation
     return float((outcomes == Outcome.SUCCESS).mean())

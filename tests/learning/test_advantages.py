@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
-from chunks import draw_segment, follow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied.errors import DataError
 from embodied.learning.advantages import gae, next_values
+from tests.learning.chunks import draw_segment, follow
 
 
 def reference(data: dict, gamma: float, lam: float) -> np.ndarray:
     """The sum of discounted temporal differences, written out per step."""
-    steps, bodies = data["rewards"].shape
+    steps, envs = data["rewards"].shape
     final = {tuple(at): value for at, value in zip(data["final_at"].tolist(), data["final_values"], strict=True)}
-    result = np.zeros((steps, bodies))
-    for b in range(bodies):
+    result = np.zeros((steps, envs))
+    for b in range(envs):
         for start in range(steps):
             weight, t = 1.0, start
             while t < steps and data["valid"][t, b]:
@@ -33,14 +33,14 @@ def reference(data: dict, gamma: float, lam: float) -> np.ndarray:
     return result
 
 
-def draw(seed: int, steps: int, bodies: int, ends: float, gaps: float) -> dict:
+def draw(seed: int, steps: int, envs: int, ends: float, gaps: float) -> dict:
     rng = np.random.default_rng(seed)
-    shape = (steps, bodies)
+    shape = (steps, envs)
     terminated, truncated = rng.random(shape) < ends, rng.random(shape) < ends
     final_at = np.argwhere(terminated | truncated).astype(np.int32)
     floats = {name: rng.normal(size=shape).astype(np.float32) for name in ("rewards", "values")}
     return floats | {
-        "bootstrap": rng.normal(size=bodies).astype(np.float32),
+        "bootstrap": rng.normal(size=envs).astype(np.float32),
         "final_at": final_at,
         "final_values": rng.normal(size=len(final_at)).astype(np.float32),
         "terminated": terminated,
@@ -58,12 +58,12 @@ def compute(data: dict, gamma: float, lam: float) -> tuple[np.ndarray, np.ndarra
 
 @settings(deadline=None, max_examples=150)
 @given(
-    seed=st.integers(0, 2**32), steps=st.integers(1, 12), bodies=st.integers(1, 4),
+    seed=st.integers(0, 2**32), steps=st.integers(1, 12), envs=st.integers(1, 4),
     ends=st.sampled_from([0.0, 0.2, 0.9]), gaps=st.sampled_from([0.0, 0.3, 1.0]),
     gamma=st.floats(0, 1), lam=st.floats(0, 1),
 )  # fmt: skip
-def test_equals_the_reference(seed, steps, bodies, ends, gaps, gamma, lam):
-    data = draw(seed, steps, bodies, ends, gaps)
+def test_equals_the_reference(seed, steps, envs, ends, gaps, gamma, lam):
+    data = draw(seed, steps, envs, ends, gaps)
     advantages, returns = compute(data, gamma, lam)
     np.testing.assert_allclose(advantages, reference(data, gamma, lam), atol=1e-4)
     np.testing.assert_allclose(returns, advantages + data["values"], atol=1e-5)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from chunks import chunk_policy, draw_segment, follow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from embodied.data import Segment, Source
 from embodied.errors import DataError
 from embodied.learning.batch import assemble, check_on_policy, executed_and_valid, on_policy
 from policies.torch_policy import TorchPolicy
+from tests.learning.chunks import chunk_policy, draw_segment, follow
 
 
 def valued(policy: TorchPolicy, segment: Segment) -> list[np.ndarray]:
@@ -22,16 +22,16 @@ def valued(policy: TorchPolicy, segment: Segment) -> list[np.ndarray]:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    seed=st.integers(0, 2**32), steps=st.integers(1, 10), bodies=st.integers(1, 3), chunk=st.integers(1, 4),
+    seed=st.integers(0, 2**32), steps=st.integers(1, 10), envs=st.integers(1, 3), chunk=st.integers(1, 4),
     less=st.integers(0, 2), ends=st.sampled_from([0.0, 0.2, 0.8]), faults=st.sampled_from([0.0, 0.2]),
     takeovers=st.sampled_from([0.0, 0.3]), gamma=st.floats(0.5, 1), lam=st.floats(0, 1),
     unseen=st.sampled_from([0.0, 0.0, 0.3]),
 )  # fmt: skip
 def test_equals_decisions_followed_one_by_one(
-    seed, steps, bodies, chunk, less, ends, faults, takeovers, gamma, lam, unseen
+    seed, steps, envs, chunk, less, ends, faults, takeovers, gamma, lam, unseen
 ) -> None:
     execute = max(chunk - less, 1)
-    segment = draw_segment(seed, steps, bodies, chunk, execute, ends, faults, takeovers)
+    segment = draw_segment(seed, steps, envs, chunk, execute, ends, faults, takeovers)
     rng = np.random.default_rng(seed + 1)
     for part in (segment.observations["x"], segment.bootstrap["x"], segment.final["x"]):
         part[rng.random(part.shape[:-1]) < unseen, 0] = np.nan
@@ -40,7 +40,7 @@ def test_equals_decisions_followed_one_by_one(
     expected = follow(segment, *valued(policy, segment), gamma, lam)
     batch, flat = assemble(policy, [segment], gamma, lam)
     assert len(batch) == len(expected)
-    assert len(flat) == segment.steps + bodies + len(segment.final_at)
+    assert len(flat) == segment.steps + envs + len(segment.final_at)
     decisions = [expected[at] for at in sorted(expected)]
     at = np.array(sorted(expected), int).reshape(-1, 2).T
     executed = np.zeros((len(decisions), chunk), bool)

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from pointmass import AGENT, PointMass, collect, demonstrations, success
 
 from embodied.data import Source
 from embodied.errors import ConfigError, CorruptFile, DataError
@@ -15,6 +14,7 @@ from embodied.learning.ppo import PPO, PPOConfig
 from policies.mlp import GaussianActorCritic, MLPPolicy
 from policies.senses import Senses
 from policies.torch_policy import TorchPolicy
+from tests.learning.pointmass import AGENT, PointMass, collect, demonstrations, success
 
 
 def make_policy(seed: int = 0) -> MLPPolicy:
@@ -45,11 +45,11 @@ def test_ppo_on_a_sparse_reward_mends_a_weak_clone():
     weak = success(policy)
     config = PPOConfig(epochs=4, lr=1e-3, critic_only_updates=2, normaliser_steps=0)
     learner = PPO(policy, config, cloning.normaliser)
-    body = PointMass(64, dense=False)
-    observation, _ = body.reset()
+    env = PointMass(64, dense=False)
+    observation, _ = env.reset()
     for _ in range(20):
         serving.load(learner.tensors())
-        segment, observation = collect(body, serving, observation, 16, seed=0)
+        segment, observation = collect(env, serving, observation, 16, seed=0)
         learner.update([segment])
     np.testing.assert_array_equal(serving.tensors()["mean"], cloning.tensors()["mean"])
     serving.load(learner.tensors())

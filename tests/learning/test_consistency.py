@@ -9,7 +9,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import (
+
+from embodied.client import LocalClient
+from embodied.data import ActionChunk, Segment, Source
+from embodied.errors import DeadlineExceeded, RolloutMismatch
+from embodied.learning.consistency import ROWS, check_drift, decided, diagnose, explain, measure
+from embodied.learning.ppo import PPO, PPOConfig
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.weights.manifest import Manifest, Version
+from embodied.wire.probe import PROBE_ROWS, Probed
+from policies.base import Policy
+from policies.film import FiLMPolicy
+from policies.mlp import MLPPolicy
+from tests.learning.planted import (
     FiLMAltered,
     FiLMHalf,
     FiLMMirrored,
@@ -19,19 +31,7 @@ from planted import (
     film,
     seen,
 )
-from pointmass import AGENT, PointMass, collect
-
-from embodied.client import LocalClient
-from embodied.data import ActionChunk, Segment, Source
-from embodied.errors import DeadlineExceeded, RolloutMismatch
-from embodied.learning.consistency import ROWS, check_drift, decided, diagnose, explain, measure
-from embodied.learning.ppo import PPO, PPOConfig
-from embodied.serving.host import PolicyHost
-from embodied.weights.manifest import Manifest, Version
-from embodied.wire.probe import PROBE_ROWS, Probed
-from policies.base import Policy
-from policies.film import FiLMPolicy
-from policies.mlp import MLPPolicy
+from tests.learning.pointmass import AGENT, PointMass, collect
 
 CONFIG = PPOConfig(epochs=1, minibatches=1, seed=1)
 VERSION = Version(4, "0" * 12)
@@ -97,8 +97,8 @@ def learner() -> PPO:
 def segment(learner: PPO) -> Segment:
     serving = MLPPolicy("p", AGENT, hidden=(16,), seed=9)
     serving.load(learner.tensors())
-    body = PointMass(6)
-    made, _ = collect(body, serving, body.reset()[0], 20, 0)
+    env = PointMass(6)
+    made, _ = collect(env, serving, env.reset()[0], 20, 0)
     made.versions[:] = VERSION.number
     return made
 
@@ -140,7 +140,7 @@ def test_one_fresh_decision_among_old_ones_is_enough_to_refuse(learner: PPO, seg
 
 
 def hosted(policy: Policy, learner: Policy) -> LocalClient:
-    host = PolicyHost(policy)
+    host = VersionedPolicy(policy)
     tensors = learner.tensors()
     host.switch(Manifest.of(policy.spec.name, VERSION.number, tensors, policy.spec.to_dict()), tensors)
     return LocalClient(host)
@@ -230,7 +230,7 @@ def test_decisions_are_taken_from_all_over_the_segment(segment: Segment) -> None
     taken = decided(segment, spec, VERSION.number)
     assert len(taken.rows) == ROWS
     assert taken.streams["goal"].shape == (ROWS, 2) and taken.time.shape == (ROWS,)
-    assert {0, 5} <= set(taken.rows.body.tolist()) and taken.rows.seq.min() > 0 and taken.rows.seq.max() <= 11
+    assert {0, 5} <= set(taken.rows.env.tolist()) and taken.rows.step.min() > 0 and taken.rows.step.max() <= 11
     assert len(decided(segment, spec, 77).rows) == 0
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pointmass import demonstrations
 
 from embodied.data import Source, Track
 from embodied.errors import DataError
 from embodied.learning.demonstrations import demonstrated, gather, windows
+from tests.learning.pointmass import demonstrations
 
 
 def draw_track(seed: int, steps: int, chunk: int, own: float) -> Track:
@@ -26,7 +26,7 @@ def draw_track(seed: int, steps: int, chunk: int, own: float) -> Track:
         observations={"x": rng.normal(size=(steps + 1, 2)).astype(np.float32)}, decision=decision, k=k,
         rewards=np.zeros(steps, np.float32), reward_status=zeros, terminated=zeros > 0, truncated=zeros > 0,
         source=source.astype(np.uint8), trainable=rng.random(steps) >= own / 2, applied=np.zeros((steps, 2)),
-        segment=zeros.astype(np.int32), seq=np.flatnonzero(k == 0).astype(np.int32),
+        segment=zeros.astype(np.int32), step=np.flatnonzero(k == 0).astype(np.int32),
         actions=rng.normal(size=(n, chunk, 2)).astype(np.float32),
         log_probs=np.full((n, chunk, 2), np.nan, np.float32), executed=np.ones((n, chunk), bool),
         values=np.full(n, np.nan, np.float32), versions=np.zeros(n, np.int64),

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pointmass import AGENT, PointMass, collect, demonstrations, success
 
 from embodied.data import ActionChunk, Observation, Segment
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
 from policies.flow import FlowPolicy
+from tests.learning.pointmass import AGENT, PointMass, collect, demonstrations, success
 
 
 def make_policy(seed: int = 0) -> FlowPolicy:
@@ -33,9 +33,9 @@ class Keeping:
         return chunk
 
 
-def collected(body: PointMass, policy: FlowPolicy, at: Observation, steps: int) -> tuple[Segment, Observation]:
+def collected(env: PointMass, policy: FlowPolicy, at: Observation, steps: int) -> tuple[Segment, Observation]:
     keeping = Keeping(policy)
-    segment, at = collect(body, keeping, at, steps, 0)
+    segment, at = collect(env, keeping, at, steps, 0)
     return replace(segment, stored={"path": np.stack(keeping.paths)}), at
 
 
@@ -53,9 +53,9 @@ def test_cloning_lowers_the_loss_and_repeats_bit_for_bit():
 
 
 def test_an_update_begins_at_a_ratio_of_one():
-    learner, serving, body = PPO(make_policy(), PPOConfig(epochs=1, minibatches=2)), make_policy(), PointMass(8)
+    learner, serving, env = PPO(make_policy(), PPOConfig(epochs=1, minibatches=2)), make_policy(), PointMass(8)
     serving.load(learner.tensors())
-    segment, _ = collected(body, serving, body.reset()[0], 12)
+    segment, _ = collected(env, serving, env.reset()[0], 12)
     metrics = learner.update([segment])
     assert metrics["learner/ratio_at_start"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["learner/max_log_ratio_at_start"] < 1e-4
@@ -68,11 +68,11 @@ def test_an_update_begins_at_a_ratio_of_one():
 @pytest.mark.slow
 def test_noisy_denoising_learns_to_reach_the_goal_from_nothing():
     config = PPOConfig(epochs=4, lr=1e-3, target_kl=0.0, per_dimension=True, seed=1)
-    learner, serving, body = PPO(make_policy(), config), make_policy(), PointMass(64)
-    observation, before = body.reset()[0], success(serving)
+    learner, serving, env = PPO(make_policy(), config), make_policy(), PointMass(64)
+    observation, before = env.reset()[0], success(serving)
     for _ in range(15):
         serving.load(learner.tensors())
-        segment, observation = collected(body, serving, observation, 16)
+        segment, observation = collected(env, serving, observation, 16)
         assert learner.update([segment])["learner/max_log_ratio_at_start"] < 1e-3
     serving.load(learner.tensors())
     assert before < 0.3

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pointmass import AGENT, PointMass, collect
 
 from embodied.data import Segment
 from embodied.errors import CorruptFile
 from embodied.learning.ppo import PPO, PPOConfig
 from policies.mlp import MLPPolicy
+from tests.learning.pointmass import AGENT, PointMass, collect
 
 CONFIG = PPOConfig(epochs=4, lr=1e-3, seed=1)
 
@@ -20,8 +20,8 @@ def make_policy(seed: int = 0) -> MLPPolicy:
 
 @pytest.fixture
 def segment() -> Segment:
-    body = PointMass(8, seed=0)
-    return collect(body, make_policy(), body.reset()[0], 40, 0)[0]
+    env = PointMass(8, seed=0)
+    return collect(env, make_policy(), env.reset()[0], 40, 0)[0]
 
 
 def test_the_critic_may_have_a_learning_rate_of_its_own(segment: Segment):

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from chunks import chunk_policy, draw_segment
-from pointmass import AGENT, PointMass, collect, success
 
 from embodied.data import Observation, Segment, Source
 from embodied.errors import ConfigError, CorruptFile, DataError
@@ -17,6 +15,8 @@ from embodied.learning.ppo import PPO, PPOConfig
 from embodied.weights.manifest import Version
 from policies.mlp import MLPPolicy
 from policies.torch_policy import TorchPolicy
+from tests.learning.chunks import chunk_policy, draw_segment
+from tests.learning.pointmass import AGENT, PointMass, collect, success
 
 CONFIG = PPOConfig(epochs=4, lr=1e-3, seed=1)
 
@@ -26,16 +26,16 @@ def make_policy(seed: int = 0) -> MLPPolicy:
 
 
 class Loop:
-    """A body, the policy that serves, and the learner's own one."""
+    """A env, the policy that serves, and the learner's own one."""
 
-    def __init__(self, config: PPOConfig = CONFIG, seed: int = 0, bodies: int = 64) -> None:
+    def __init__(self, config: PPOConfig = CONFIG, seed: int = 0, envs: int = 64) -> None:
         self.learner, self.serving, self.seed = PPO(make_policy(seed), config), make_policy(), seed
-        self.body = PointMass(bodies, seed=seed)
-        self.observation: Observation = self.body.reset()[0]
+        self.env = PointMass(envs, seed=seed)
+        self.observation: Observation = self.env.reset()[0]
 
     def collect(self, steps: int = 16) -> Segment:
         self.serving.load(self.learner.tensors())
-        segment, self.observation = collect(self.body, self.serving, self.observation, steps, self.seed)
+        segment, self.observation = collect(self.env, self.serving, self.observation, steps, self.seed)
         return segment
 
     def update(self) -> dict[str, float]:
@@ -44,7 +44,7 @@ class Loop:
 
 @pytest.fixture
 def segment() -> Segment:
-    return Loop(bodies=8).collect(40)
+    return Loop(envs=8).collect(40)
 
 
 def assert_equal_weights(a: PPO, b: PPO, equal: bool = True) -> None:
@@ -152,7 +152,7 @@ def test_nothing_that_may_train_is_no_step(segment: Segment):
 
 
 def test_two_segments_train_like_one_of_all_their_bodies():
-    loops = Loop(bodies=8, seed=0), Loop(bodies=8, seed=1)
+    loops = Loop(envs=8, seed=0), Loop(envs=8, seed=1)
     segments = [loop.collect() for loop in loops]
     learner = PPO(make_policy(), CONFIG)
     assert learner.update(segments)["learner/samples"] == sum(segment.steps for segment in segments)

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from pointmass import AGENT
 
+from embodied.build import build
 from embodied.errors import ConfigError
 from embodied.learning.ppo import PPO
 from embodied.learning.ppo_config import RANGES, PPOConfig
-from embodied.runtime.build import build
 from policies.mlp import MLPPolicy
+from tests.learning.pointmass import AGENT
 
 NUMBERS = [name for name, value in vars(PPOConfig()).items() if type(value) in (int, float)]
 WHOLE = [name for name, value in vars(PPOConfig()).items() if type(value) is int]

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from chunks import chunk_policy, draw_segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from embodied.errors import ConfigError, CorruptFile, DataError
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.learning.reference import Reference, reference_kl
 from embodied.weights.manifest import Version
+from tests.learning.chunks import chunk_policy, draw_segment
 
 FIRST, SECOND, THIRD = Version(1, "a" * 12), Version(2, "b" * 12), Version(5, "c" * 12)
 
@@ -110,7 +110,7 @@ def test_it_normalises_as_its_own_version_did() -> None:
     numbers, actions = torch.from_numpy(segment.observations["x"][0]), torch.zeros(2, 2, 2)
     reference.take(policy, FIRST, 0)
     with torch.no_grad():
-        before = policy.network.judge(policy.network.normalise(numbers), actions, {}).log_probs
+        before = policy.network.evaluate_actions(policy.network.normalise(numbers), actions, {}).log_probs
     policy.network.set_normaliser(torch.ones(3), 2.0 * torch.ones(3))
     now = policy.network.normalise(numbers)
     assert torch.equal(reference.log_probs(numbers, now, actions, {}), before)

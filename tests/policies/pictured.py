@@ -36,7 +36,7 @@ def streams(count: int, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 
 def observe(count: int, seed: int = 0) -> Observation:
-    return Observation(Rows.of_bodies(count), streams(count, seed), np.zeros(count))
+    return Observation(Rows.of_envs(count), streams(count, seed), np.zeros(count))
 
 
 def demonstration(steps: int, seed: int) -> Episode:
@@ -50,7 +50,7 @@ def demonstration(steps: int, seed: int) -> Episode:
         rewards=np.zeros(steps, np.float32), reward_status=np.zeros(steps, np.uint8),
         terminated=np.zeros(steps, bool), truncated=np.zeros(steps, bool),
         source=np.full(steps, Source.SCRIPT, np.uint8), trainable=np.ones(steps, bool),
-        applied=np.zeros((steps, 3)), segment=np.zeros(steps, np.int32), seq=np.arange(steps, dtype=np.int32),
+        applied=np.zeros((steps, 3)), segment=np.zeros(steps, np.int32), step=np.arange(steps, dtype=np.int32),
         actions=chosen, log_probs=np.full_like(chosen, np.nan), executed=np.ones((steps, 1), bool),
         values=np.full(steps, np.nan, np.float32), versions=np.zeros(steps, np.int64),
     )  # fmt: skip
@@ -67,15 +67,15 @@ def segment(policy: TorchPolicy, steps: int, bodies: int, seed: int = 0) -> Segm
     shape, decided = (steps, bodies), (steps, bodies, chunk, dim)
     seen = [streams(bodies, 1000 * seed + t) for t in range(steps + 1)]
     actions, log_probs = np.zeros(decided, np.float32), np.zeros(decided, np.float32)
-    rows = Rows.of_bodies(bodies)
+    rows = Rows.of_envs(bodies)
     for t in range(0, steps, chunk):
-        rows.seq[:] = t
+        rows.step[:] = t
         made = policy.act(Observation(rows, seen[t], np.zeros(bodies)), rows.noise_keys(seed), "sample")
         actions[t], log_probs[t] = made.actions, made.log_probs
     k = np.broadcast_to((np.arange(steps, dtype=np.int32) % chunk)[:, None], shape)
     executed = np.broadcast_to(((np.arange(steps) % chunk) == 0)[:, None, None], (*shape, chunk))
     whole = Rows(
-        *(np.broadcast_to(getattr(rows, name), shape) for name in ("body", "scene", "agent", "episode", "seq"))
+        *(np.broadcast_to(getattr(rows, name), shape) for name in ("body", "scene", "agent", "episode", "step"))
     )
     return Segment(
         id=f"s{seed}", policy=policy.spec.name, agent="robot", task="pictured", rows=whole,

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pictured import AGENT, observe
 from torch import nn
 
 from embodied.spec import AgentSpec
@@ -16,6 +15,7 @@ from policies.film import build as film
 from policies.flow import build as flow
 from policies.tokens import build as tokens
 from policies.torch_policy import TorchPolicy
+from tests.policies.pictured import AGENT, observe
 
 SMALL: dict[str, Any] = {"chunk": 2, "state": ["position"], "channels": [4, 8], "width": 16, "critic_hidden": [8]}
 BUILDS = {

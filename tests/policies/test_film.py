@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pictured import AGENT, demonstration, observe, segment, streams
 
 from embodied.data import Observation, Rows
 from embodied.errors import ConfigError, DataError, SpecMismatch, WeightsRefused
@@ -16,6 +15,7 @@ from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.spec import AgentSpec, PolicySpec, Stream
 from policies.film import FiLMPolicy, build
+from tests.policies.pictured import AGENT, demonstration, observe, segment, streams
 
 SMALL: dict[str, Any] = {
     "chunk": 2, "state": ["position"], "channels": [8, 16, 16], "width": 16, "hidden": 32, "critic_hidden": [16],
@@ -43,7 +43,7 @@ def assert_same_rows(chunk: object, whole: object, index: NDArray[np.int64]) -> 
 def test_rows_give_the_same_bits_in_any_batch_and_place():
     rng = np.random.default_rng(1)
     seen = streams(ROWS) | {"front": rng.integers(0, 256, (ROWS, 32, 32, 3), dtype=np.uint8)}
-    policy, everything = make_policy(agent=LARGER), Observation(Rows.of_bodies(ROWS), seen, np.zeros(ROWS))
+    policy, everything = make_policy(agent=LARGER), Observation(Rows.of_envs(ROWS), seen, np.zeros(ROWS))
     keys = everything.rows.noise_keys(3)
     whole = policy.act(everything, keys, "sample")
     assert whole.actions.shape == whole.log_probs.shape == (ROWS, 2, 3)
@@ -91,7 +91,7 @@ def test_the_learner_judges_what_was_decided(critic: list[str]):
     expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(sample.log_probs, expected, atol=1e-4)
     inputs = policy.inputs(observation.streams, 20)
-    judged = policy.network.judge(inputs, torch.from_numpy(sample.actions), {})
+    judged = policy.network.evaluate_actions(inputs, torch.from_numpy(sample.actions), {})
     np.testing.assert_allclose(judged.log_probs.detach(), sample.log_probs, atol=1e-4)
     np.testing.assert_allclose(judged.entropy.detach(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
     values = policy.network.value(inputs).detach()
@@ -106,7 +106,7 @@ def test_the_learner_judges_what_was_decided(critic: list[str]):
 def test_the_value_reaches_the_critic_alone(critic: list[str]):
     network = (policy := make_policy(critic=critic)).network
     inputs, actions = policy.inputs(streams(4), 4), torch.zeros(4, 2, 3)
-    for value in (network.value(inputs), network.judge(inputs, actions, {}).values):
+    for value in (network.value(inputs), network.evaluate_actions(inputs, actions, {}).values):
         network.zero_grad(set_to_none=True)
         value.square().sum().backward()
         assert {name.split(".")[0] for name, p in network.named_parameters() if p.grad is not None} == {"critic"}

@@ -48,7 +48,7 @@ def observe(count: int) -> Observation:
         "instruction": words,
         "goal": rng.normal(size=(count, 2)).astype(np.float32),
     }
-    return Observation(Rows.of_bodies(count), streams, np.zeros(count))
+    return Observation(Rows.of_envs(count), streams, np.zeros(count))
 
 
 def assert_same_rows(chunk: ActionChunk, whole: ActionChunk, index: NDArray[np.int64] | slice) -> None:
@@ -102,7 +102,7 @@ def test_the_learner_finds_the_log_probabilities_of_the_rollout():
     chunk = policy.act(observation, observation.rows.noise_keys(0), "sample")
     inputs = policy.inputs(observation.streams, 37)
     stored = {"path": torch.from_numpy(chunk.stored["path"])}
-    judged = policy.network.judge(inputs, torch.from_numpy(chunk.actions), stored)
+    judged = policy.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), stored)
     np.testing.assert_allclose(judged.log_probs.detach(), chunk.log_probs, atol=1e-5)
     np.testing.assert_allclose(judged.values.detach(), chunk.values, atol=1e-5)
     np.testing.assert_allclose(policy.network.value(inputs).detach(), chunk.values, atol=1e-5)
@@ -246,7 +246,7 @@ def test_a_clone_of_two_modes_samples_both():
         losses.append(loss.mean().item())
         optimiser.step(loss.mean())
     assert np.mean(losses[-50:]) < 0.6 * np.mean(losses[:10])
-    observation = Observation(Rows.of_bodies(200), {"s": np.zeros((200, 1), np.float32)}, np.zeros(200))
+    observation = Observation(Rows.of_envs(200), {"s": np.zeros((200, 1), np.float32)}, np.zeros(200))
     samples = policy.act(observation, observation.rows.noise_keys(0), "sample").actions[..., 0]
     right, left = ((np.abs(samples - side * 0.7) < 0.35).all(axis=1).mean() for side in (1, -1))
     assert right > 0.35 and left > 0.35 and right + left > 0.9

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pictured import AGENT, demonstration, observe, segment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from embodied.errors import CorruptFile, SpecMismatch, WeightsRefused
 from embodied.files import sealed
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weights.manifest import Manifest
 from embodied.weights.tensors import write_tensors
 from policies.lora import fingerprint, frozen
 from policies.tokens import TokenPolicy, build
+from tests.policies.pictured import AGENT, demonstration, observe, segment
 
 WIDE: dict[str, Any] = {
     "chunk": 2, "state": ["position"], "bins": 8, "width": 32, "layers": 2, "heads": 2, "kv_heads": 2, "ff": 256,
@@ -121,8 +121,8 @@ def test_a_version_of_adapters_round_trips_and_names_its_base():
 def test_a_server_refuses_adapters_of_another_base():
     ours, theirs = make_policy(0), make_policy(1)
     with pytest.raises(WeightsRefused, match=r"extra\.base"):
-        PolicyHost(ours).admit(Manifest.of("p", 2, theirs.tensors(), theirs.spec.to_dict()))
-    assert PolicyHost(ours).admit(Manifest.of("p", 2, ours.tensors(), ours.spec.to_dict()))
+        VersionedPolicy(ours).admit(Manifest.of("p", 2, theirs.tensors(), theirs.spec.to_dict()))
+    assert VersionedPolicy(ours).admit(Manifest.of("p", 2, ours.tensors(), ours.spec.to_dict()))
 
 
 def test_a_base_is_a_version_without_adapters(tmp_path: Path):

@@ -36,7 +36,7 @@ def observe(count: int) -> Observation:
         "joint_pos": rng.normal(size=(count, 7)).astype(np.float32),
         "pose": rng.normal(size=(count, 6)).astype(np.float32),
     }
-    return Observation(Rows.of_bodies(count), streams, np.zeros(count))
+    return Observation(Rows.of_envs(count), streams, np.zeros(count))
 
 
 def assert_same_rows(chunk: object, whole: object, index: NDArray[np.int64]) -> None:
@@ -79,7 +79,9 @@ def test_log_probs_are_of_the_raw_action():
     z = (sample.actions.astype(float) - mean.actions) / scale / 0.5
     expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(sample.log_probs, expected, atol=1e-4)
-    judged = policy.network.judge(policy.inputs(observation.streams, 50), torch.from_numpy(sample.actions), {})
+    judged = policy.network.evaluate_actions(
+        policy.inputs(observation.streams, 50), torch.from_numpy(sample.actions), {}
+    )
     np.testing.assert_allclose(judged.log_probs.detach().numpy(), sample.log_probs, atol=1e-5)
     np.testing.assert_allclose(judged.values.detach().numpy(), sample.values, atol=1e-5)
     np.testing.assert_allclose(judged.entropy.detach().numpy(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)

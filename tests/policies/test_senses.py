@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from pictured import AGENT, streams
 
 from embodied.errors import ConfigError, DataError, SpecMismatch
 from embodied.spec import AgentSpec, Stream
 from policies.senses import Senses, action_scales
 from policies.words import Words
+from tests.policies.pictured import AGENT, streams
 
 
 def test_all_pictures_are_taken_unless_named():

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pictured import AGENT, demonstration, observe, segment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from embodied import noise
@@ -17,11 +16,12 @@ from embodied.data import Observation
 from embodied.errors import ConfigError, DataError, SpecMismatch, WeightsRefused
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec
 from policies import bins
 from policies.mlp import ACTION_NOISE
 from policies.tokens import TokenPolicy, build
+from tests.policies.pictured import AGENT, demonstration, observe, segment
 
 SMALL: dict[str, Any] = {
     "token_dropout": 0.0,
@@ -103,7 +103,7 @@ def test_a_learner_finds_the_probabilities_that_the_actor_had():
     assert np.isnan(made.values).all()
     inputs = policy.inputs(observation.streams, ROWS)
     actions = torch.from_numpy(made.actions)
-    judged = policy.network.judge(inputs, actions, {})
+    judged = policy.network.evaluate_actions(inputs, actions, {})
     np.testing.assert_allclose(judged.log_probs.detach().numpy(), made.log_probs, atol=1e-5)
     assert torch.isfinite(judged.values).all()
     torch.testing.assert_close(judged.values, policy.network.value(inputs))
@@ -293,4 +293,4 @@ def test_logits_that_are_not_finite_give_no_action(mode: Any, value: float):
     made = policy.act(observation, observation.rows.noise_keys(0), mode)
     assert np.isnan(made.actions[1]).all() and np.isfinite(made.actions[[0, 2]]).all()
     with pytest.raises(DataError, match="not finite in row 1"):
-        PolicyHost(policy).act(observation, observation.rows.noise_keys(0), mode)
+        VersionedPolicy(policy).act(observation, observation.rows.noise_keys(0), mode)

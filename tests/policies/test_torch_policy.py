@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pictured import AGENT, observe
 from torch import Tensor, nn
 
 from embodied.data import Observation, Rows
 from embodied.errors import SpecMismatch, WeightsRefused
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import Stream
 from policies.base import Checking
 from policies.network import INPUT_LIMIT, Decided, Inputs, PolicyNetwork
 from policies.senses import Senses
 from policies.torch_policy import TorchPolicy
+from tests.policies.pictured import AGENT, observe
 
 PATH = Stream("path", (3,))
 
@@ -54,7 +54,7 @@ def test_every_forward_pass_has_one_shape_and_answers_come_back_in_order(rows: i
     assert chunk.stored["path"].tolist() == [[float(row)] * 3 for row in range(rows)]
     assert chunk.actions.shape == (rows, 2, 3) and chunk.actions.dtype == np.float32
     assert (chunk.versions == 0).all() and chunk.policy == "p"
-    np.testing.assert_array_equal(chunk.rows.body, observation.rows.body)
+    np.testing.assert_array_equal(chunk.rows.env, observation.rows.env)
     assert all(given == {"state", "front", "words"} for given in policy.network.given), "nothing of the critic's"
     assert policy.act(observation, observation.rows.noise_keys(0), "mean").stored == {}
 
@@ -88,10 +88,10 @@ def test_what_is_normalised_stays_within_bounds():
 def test_a_host_asks_it_about_words_and_warms_it_up():
     policy = make_policy()
     assert isinstance(policy, Checking)
-    host, observation = PolicyHost(policy), observe(3)
+    host, observation = VersionedPolicy(policy), observe(3)
     host.warm_up(5)
     host.check(observation, observation.rows.noise_keys(0), "mean")
-    nobody = Observation(Rows.of_bodies(0), observe(0).streams, np.zeros(0))
+    nobody = Observation(Rows.of_envs(0), observe(0).streams, np.zeros(0))
     assert len(host.act(nobody, nobody.rows.noise_keys(0), "sample").actions) == 0
 
 

@@ -4,11 +4,11 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny import TinyPolicy
 
 from embodied.data import Observation
-from embodied.serving.host import PolicyHost
 from embodied.serving.server import serve
+from embodied.serving.versioned_policy import VersionedPolicy
+from tests.serving.tiny import TinyPolicy
 
 
 class ShownPolicy(TinyPolicy):
@@ -25,4 +25,4 @@ class ShownPolicy(TinyPolicy):
 
 def serve_shown(address: str, pipe: Connection) -> None:
     """A target for `tiny.start_server`."""
-    serve(PolicyHost(ShownPolicy()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(VersionedPolicy(ShownPolicy()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tiny import TinyPolicy, observation, same
 
 from embodied.errors import Busy
 from embodied.serving.batcher import Batcher, Request
 from embodied.serving.stacking import Stacker, split
+from tests.serving.tiny import TinyPolicy, observation, same
 
 
 def request(
@@ -78,7 +78,7 @@ def test_split_undoes_concatenate() -> None:
         if one.rows:
             same(part, policy.act(one.observation, one.noise_keys, "sample"))
         assert len(part.rows) == one.rows
-        np.testing.assert_array_equal(part.rows.seq, one.observation.rows.seq)
+        np.testing.assert_array_equal(part.rows.step, one.observation.rows.step)
 
 
 def test_sessions_take_turns_however_many_requests_one_has() -> None:

@@ -1,13 +1,12 @@
 """Clients kept apart: roles, sessions, rates and shares, without sockets, on a fake clock."""
 
-from tiny import manifest, tensors
-from world import World, codes
-
 from embodied.errors import Busy, Unauthorized
 from embodied.serving.answer import Caller
-from embodied.serving.limits import Rates
+from embodied.serving.rate_limits import Rates
 from embodied.wire.codecs import error_from_body
-from embodied.wire.key_files import ACT
+from embodied.wire.credentials import ACT
+from tests.serving.tiny import manifest, tensors
+from tests.serving.world import World, codes
 
 
 def test_each_kind_needs_its_role_and_a_removed_key_is_refused() -> None:

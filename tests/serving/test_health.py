@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from tiny import TinyPolicy
 
 from embodied.errors import UserError
 from embodied.serving import health
 from embodied.serving.health import HealthServer, judge
-from embodied.serving.host import PolicyHost
 from embodied.serving.metrics_page import MetricsPage, number
 from embodied.serving.server import PolicyServer
+from embodied.serving.versioned_policy import VersionedPolicy
+from tests.serving.tiny import TinyPolicy
 
 STATE: dict[str, Any] = {
     "taken": 100.0, "ready": True, "draining": False, "computing_since": None, "sessions": 3,
@@ -289,7 +289,7 @@ def test_without_prometheus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_real_server_starts_is_well_hangs_and_ends() -> None:
-    made = PolicyServer(PolicyHost(TinyPolicy()), "tcp://127.0.0.1:0")
+    made = PolicyServer(VersionedPolicy(TinyPolicy()), "tcp://127.0.0.1:0")
     assert "starting" in judge(made.snapshot, time.monotonic(), 10.0)[1]
     stop = threading.Event()
     thread = threading.Thread(target=made.run, args=(stop,))

@@ -10,11 +10,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from tiny import BODY, kill, observation, resident, same, start_server
 
 from embodied.client import RemoteClient
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import Message, encode
+from tests.serving.tiny import BODY, kill, observation, resident, same, start_server
 
 ENEMIES = {
     "never reads": """

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tiny import TinyPolicy, manifest, observation, tensors
 
 from embodied.errors import Busy, InfrastructureError, WeightsRefused
-from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
+from embodied.serving.versioned_policy import VersionedPolicy
+from tests.serving.tiny import TinyPolicy, manifest, observation, tensors
 
 
 def until(done: Callable[[], bool], loader: Loader) -> None:
@@ -21,14 +21,14 @@ def until(done: Callable[[], bool], loader: Loader) -> None:
         time.sleep(0.001)
 
 
-def number(host: PolicyHost) -> float:
+def number(host: VersionedPolicy) -> float:
     seen = observation(1)
     return float(host.act(seen, seen.rows.noise_keys(0), "mean").values[0])
 
 
 @pytest.mark.parametrize("standby", [True, False])
 def test_a_version_is_switched_to_by_tick_only(standby: bool) -> None:
-    host = PolicyHost(TinyPolicy(), TinyPolicy() if standby else None)
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy() if standby else None)
     told: list[Any] = []
     loader, said = Loader(host, lambda *what: told.append(what)), []
     loader.submit(lambda: (manifest(3), tensors(3)), "push", said.append)
@@ -45,7 +45,7 @@ def test_a_version_is_switched_to_by_tick_only(standby: bool) -> None:
 
 
 def test_versions_follow_each_other_in_order_and_each_is_whole() -> None:
-    host = PolicyHost(TinyPolicy(), TinyPolicy())
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     loader, said = Loader(host), []
     for tag in range(1, 9):
         loader.submit(lambda tag=tag: (manifest(tag), tensors(tag)), "push", said.append)  # type: ignore[misc]
@@ -63,7 +63,7 @@ def test_whatever_goes_wrong_is_told_and_the_thread_lives() -> None:
                 raise MemoryError("no room")
             super().load(given)
 
-    host = PolicyHost(Breaks())
+    host = VersionedPolicy(Breaks())
     loader, said = Loader(host), []
 
     def missing() -> None:
@@ -83,7 +83,7 @@ def test_whatever_goes_wrong_is_told_and_the_thread_lives() -> None:
 
 
 def test_a_rollback_goes_back_only_when_asked_to() -> None:
-    host = PolicyHost(TinyPolicy(), TinyPolicy())
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     loader, said = Loader(host), []
     for tag, back in ((5, False), (3, False), (3, True)):
         loader.submit(lambda tag=tag: (manifest(tag), tensors(tag)), "rollback", said.append, back)  # type: ignore[misc]
@@ -93,7 +93,7 @@ def test_a_rollback_goes_back_only_when_asked_to() -> None:
 
 
 def test_close_finishes_the_job_at_hand_and_refuses_the_line() -> None:
-    host = PolicyHost(TinyPolicy(), TinyPolicy())
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     told: list[Any] = []
     loader, said = Loader(host, lambda *what: told.append(what)), []
     begun, go = threading.Event(), threading.Event()
@@ -117,7 +117,7 @@ def test_close_finishes_the_job_at_hand_and_refuses_the_line() -> None:
 
 
 def test_a_load_that_hangs_does_not_keep_the_server_from_ending() -> None:
-    loader, go = Loader(PolicyHost(TinyPolicy())), threading.Event()
+    loader, go = Loader(VersionedPolicy(TinyPolicy())), threading.Event()
     begun, said = threading.Event(), []  # type: ignore[var-annotated]
 
     def hangs() -> None:
@@ -136,7 +136,7 @@ def test_an_audit_that_cannot_be_written_stops_nothing() -> None:
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    host = PolicyHost(TinyPolicy(), TinyPolicy())
+    host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     loader, said = Loader(host, full), []
     for tag in (1, 2):
         loader.submit(lambda tag=tag: (manifest(tag), tensors(tag)), "push", said.append)  # type: ignore[misc]

@@ -11,16 +11,27 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from tiny import BODY, SPEC, TinyPolicy, kill, manifest, observation, resident, same, start_server, tensors
 
 from embodied.client import RemoteClient
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
-from embodied.serving.limits import Rates
+from embodied.serving.core import ServerCore
+from embodied.serving.policy_slot import PolicySlot
+from embodied.serving.rate_limits import Rates
 from embodied.serving.server import PolicyServer
-from embodied.serving.station import ServerStation
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.codecs import observation_to_arrays, rows_to_arrays
 from embodied.wire.message import KINDS, Message, decode, encode
+from tests.serving.tiny import (
+    BODY,
+    SPEC,
+    TinyPolicy,
+    kill,
+    manifest,
+    observation,
+    resident,
+    same,
+    start_server,
+    tensors,
+)
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 1 << 40, 1 << 63, 0.5, float("nan"), "", "act", "push", "x" * 600, "\0", b"\xff" * 9, [],
@@ -118,10 +129,10 @@ def mutants(count: int, seed: int) -> Iterator[list[bytes]]:
         yield mutate(draw.choice(whole), draw)
 
 
-def station() -> ServerStation:
-    host = PolicyHost(TinyPolicy())
+def station() -> ServerCore:
+    host = VersionedPolicy(TinyPolicy())
     host.switch(VERSION, tensors(5))
-    return ServerStation({SPEC.name: Desk.of(host)}, rates=Rates(0, 0))
+    return ServerCore({SPEC.name: PolicySlot.of(host)}, rates=Rates(0, 0))
 
 
 COUNTS = [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
@@ -181,8 +192,8 @@ def test_a_server_outlives_mutants(count: int) -> None:
 
 
 def test_nothing_on_the_wire_stops_a_server() -> None:
-    host = PolicyHost(TinyPolicy())
-    server, stop = PolicyServer({SPEC.name: Desk.of(host)}, "tcp://127.0.0.1:0"), threading.Event()
+    host = VersionedPolicy(TinyPolicy())
+    server, stop = PolicyServer({SPEC.name: PolicySlot.of(host)}, "tcp://127.0.0.1:0"), threading.Event()
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
     thread.start()

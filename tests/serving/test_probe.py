@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import film, seen
-from shown import ShownPolicy, serve_shown
-from tiny import kill, manifest, observation, start_server, tensors
-from world import World, codes
 
 from embodied.client import LocalClient, RemoteClient
 from embodied.data import Observation
 from embodied.errors import DataError, MessageError, SpecMismatch, UserError
 from embodied.serving.answer import Caller
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weights.manifest import Manifest
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import SMALL, Message, decode, encode
 from embodied.wire.probe import PROBE_ROWS, Probed, probed_from_message, probed_to_message
+from tests.learning.planted import film, seen
+from tests.serving.shown import ShownPolicy, serve_shown
+from tests.serving.tiny import kill, manifest, observation, start_server, tensors
+from tests.serving.world import World, codes
 
 
 def same(one: Probed, two: Probed) -> None:
@@ -32,7 +32,7 @@ def same(one: Probed, two: Probed) -> None:
 
 
 def test_the_tensors_shown_are_those_served_and_listed_as_in_the_manifest() -> None:
-    host = PolicyHost(film())
+    host = VersionedPolicy(film())
     learned = film(seed=3).tensors()
     listed = Manifest.of("film", 4, learned, host.spec.to_dict())
     host.switch(listed, learned)
@@ -52,11 +52,11 @@ def test_a_policy_without_a_probe_shows_its_tensors() -> None:
 @pytest.mark.parametrize("rows", [0, PROBE_ROWS + 1])
 def test_few_rows_are_looked_at(rows: int) -> None:
     with pytest.raises(UserError, match=f"a probe of {rows} rows .*: send 1 to {PROBE_ROWS}"):
-        PolicyHost(film()).probe(seen(rows))
+        VersionedPolicy(film()).probe(seen(rows))
 
 
 def test_a_probe_is_checked_as_an_act_is() -> None:
-    host, rows = PolicyHost(film()), seen(1)
+    host, rows = VersionedPolicy(film()), seen(1)
     with pytest.raises(SpecMismatch, match="front_rgb"):
         host.probe(Observation(rows.rows, {n: a for n, a in rows.streams.items() if n != "front_rgb"}, rows.time))
     rows.streams["joint_pos"][0, 0] = np.nan
@@ -106,7 +106,7 @@ def test_a_policy_that_cannot_be_looked_into_fails_its_probe_alone(caplog: pytes
 
 
 def test_over_the_wire_and_back() -> None:
-    shown = PolicyHost(film()).probe(seen(3))
+    shown = VersionedPolicy(film()).probe(seen(3))
     body, arrays = probed_to_message(shown)
     message = decode([bytes(frame) for frame in encode(Message("probe", 1, "s", "film", 0, body, arrays))])
     same(probed_from_message(message.body, message.arrays), shown)
@@ -138,7 +138,7 @@ def test_a_server_process_shows_what_a_host_here_does(tmp_path: Path) -> None:
     client = RemoteClient(address, timeout_s=60)
     try:
         client.hello()
-        here = PolicyHost(ShownPolicy())
+        here = VersionedPolicy(ShownPolicy())
         for target in (client, LocalClient(here)):
             target.push(manifest(4), tensors(4))
         rows = observation(PROBE_ROWS)

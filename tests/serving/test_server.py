@@ -9,7 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import (
+
+from embodied.client import LocalClient, PolicyClient, RemoteClient
+from embodied.data import ActionChunk, Observation, Outcome, Rows
+from embodied.errors import (
+    DataError,
+    DeadlineExceeded,
+    EmbodiedError,
+    SpecMismatch,
+    UserError,
+    WeightsRefused,
+)
+from embodied.serving.server import PolicyServer
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.spec import AgentSpec, EnvSpec, Stream
+from embodied.wire.message import Message, encode
+from tests.serving.tiny import (
     BODY,
     SPAWN,
     SPEC,
@@ -26,21 +41,6 @@ from tiny import (
     tensors,
     whole_desk,
 )
-
-from embodied.client import LocalClient, PolicyClient, RemoteClient
-from embodied.data import ActionChunk, Observation, Outcome, Rows
-from embodied.errors import (
-    DataError,
-    DeadlineExceeded,
-    EmbodiedError,
-    SpecMismatch,
-    UserError,
-    WeightsRefused,
-)
-from embodied.serving.host import PolicyHost
-from embodied.serving.server import PolicyServer
-from embodied.spec import AgentSpec, BodySpec, Stream
-from embodied.wire.message import Message, encode
 
 
 @pytest.fixture(params=["ipc", "tcp"])
@@ -106,7 +106,7 @@ def test_requests_of_many_sessions_share_a_batch(one_server: str) -> None:
 
 
 def _both(address: str) -> list[PolicyClient]:
-    return [LocalClient(PolicyHost(TinyPolicy())), RemoteClient(address, timeout_s=20)]
+    return [LocalClient(VersionedPolicy(TinyPolicy())), RemoteClient(address, timeout_s=20)]
 
 
 def test_local_and_remote_clients_behave_alike(one_server: str) -> None:
@@ -122,8 +122,8 @@ def test_local_and_remote_clients_behave_alike(one_server: str) -> None:
         chunks.append(client.act(extra, keys, "sample"))
         nobody = client.act(seen.take(np.zeros(0, np.int64)), keys[:0], "mean")
         assert nobody.actions.shape == (0, 3, 2) and nobody.actions.dtype == np.float32
-        client.outcome(Rows.of_bodies(2), [Outcome.SUCCESS, Outcome.FAILURE])
-        client.outcome(Rows.of_bodies(1), [Outcome.SUCCESS], [3])
+        client.outcome(Rows.of_envs(2), [Outcome.SUCCESS, Outcome.FAILURE])
+        client.outcome(Rows.of_envs(1), [Outcome.SUCCESS], [3])
         client.tick()
         client.close()
     same(*chunks)
@@ -143,7 +143,7 @@ def test_local_and_remote_clients_refuse_alike(one_server: str) -> None:
 
     spoiled = seen.streams["joint_pos"].copy()
     spoiled[2, 1] = np.nan
-    other = BodySpec("wave", {"robot": AgentSpec((Stream("joint_pos", (7,), unit="rad"),), ())}, 20.0)
+    other = EnvSpec("wave", {"robot": AgentSpec((Stream("joint_pos", (7,), unit="rad"),), ())}, 20.0)
     torn = {**tensors(2), "weight": np.zeros((4, 6), np.float32)}
     cases = [
         (SpecMismatch, "joint_pos", lambda c: c.hello(other)),
@@ -159,7 +159,7 @@ def test_local_and_remote_clients_refuse_alike(one_server: str) -> None:
         (WeightsRefused, "another content", lambda c: c.push(manifest(5, tag=6), tensors(6))),
         (WeightsRefused, "weight", lambda c: c.push(manifest(6), {**torn, "tag": tensors(6)["tag"]})),
         (WeightsRefused, "tag", lambda c: c.push(manifest(6), {"weight": tensors(6)["weight"]})),
-        (DataError, "no outcome", lambda c: c.outcome(Rows.of_bodies(1), [9])),
+        (DataError, "no outcome", lambda c: c.outcome(Rows.of_envs(1), [9])),
     ]
     said = []
     for client in _both(one_server):

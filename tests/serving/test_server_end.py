@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from tiny import TinyPolicy, act_arrays, manifest, observation, raw, tensors
 
 from embodied.data import ActionChunk, Observation
 from embodied.serving import server as serving
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
+from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import PolicyServer
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.message import Message, decode, encode
+from tests.serving.tiny import TinyPolicy, act_arrays, manifest, observation, raw, tensors
 
 
 class Gated(TinyPolicy):
@@ -38,7 +38,7 @@ class Room:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.policy, self.stop = Gated(), threading.Event()
-        self.desk = Desk.of(PolicyHost(self.policy))
+        self.desk = PolicySlot.of(VersionedPolicy(self.policy))
         self.server = PolicyServer({"tiny": self.desk}, f"ipc://{path}/policy", **options)
         self.address = self.server.open()
         self.thread = threading.Thread(target=self.server.run, args=(self.stop,))

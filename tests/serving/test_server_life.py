@@ -8,7 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import (
+
+from embodied.client import RemoteClient
+from embodied.data import ActionChunk, Observation
+from embodied.errors import (
+    DeadlineExceeded,
+    InfrastructureError,
+    Unauthorized,
+)
+from embodied.serving.server import PolicyServer, serve
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.wire.addresses import create_keys
+from embodied.wire.credentials import add_client, create_server, remove_client
+from embodied.wire.message import Message, encode
+from tests.serving.tiny import (
     BODY,
     SPAWN,
     SPEC,
@@ -22,19 +35,6 @@ from tiny import (
     tensors,
 )
 
-from embodied.client import RemoteClient
-from embodied.data import ActionChunk, Observation
-from embodied.errors import (
-    DeadlineExceeded,
-    InfrastructureError,
-    Unauthorized,
-)
-from embodied.serving.host import PolicyHost
-from embodied.serving.server import PolicyServer, serve
-from embodied.wire.addresses import create_keys
-from embodied.wire.key_files import add_client, create_server, remove_client
-from embodied.wire.message import Message, encode
-
 
 class Stuck(TinyPolicy):
     """Takes a minute for an observation of large numbers."""
@@ -46,7 +46,7 @@ class Stuck(TinyPolicy):
 
 
 def _serve_stuck(address: str, pipe: Connection) -> None:
-    serve(PolicyHost(Stuck()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(VersionedPolicy(Stuck()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 def test_a_second_signal_ends_a_server_that_hangs(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ class Counting(TinyPolicy):
 
 def test_the_policy_is_warm_before_anybody_can_call(tmp_path: Path) -> None:
     policy, stop = Counting(), threading.Event()
-    server = PolicyServer(PolicyHost(policy), f"ipc://{tmp_path}/policy")
+    server = PolicyServer(VersionedPolicy(policy), f"ipc://{tmp_path}/policy")
     opened = server.open
 
     def listen() -> str:
@@ -100,7 +100,7 @@ def test_a_policy_that_fails_at_the_start_is_named_in_one_line(tmp_path: Path) -
             raise RuntimeError("CUDA out of memory")
 
     with pytest.raises(InfrastructureError, match="CUDA out of memory") as caught:
-        serve(PolicyHost(Broken()), f"ipc://{tmp_path}/policy")
+        serve(VersionedPolicy(Broken()), f"ipc://{tmp_path}/policy")
     assert "policy tiny" in caught.value.where and not (tmp_path / "policy").exists()
 
 
@@ -111,7 +111,7 @@ def test_another_thread_sees_a_hang(tmp_path: Path) -> None:
             return super().act(observation, noise_keys, mode)
 
     go, stop = threading.Event(), threading.Event()
-    server = PolicyServer(PolicyHost(Waits()), f"ipc://{tmp_path}/policy")
+    server = PolicyServer(VersionedPolicy(Waits()), f"ipc://{tmp_path}/policy")
     assert not server.snapshot["ready"] and server.snapshot["computing_since"] is None
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,))
@@ -137,7 +137,7 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
     robot, learner = add_client(folder, "robot", {"act"}), add_client(folder, "learner", {"act", "push"})
     assert robot is not None and learner is not None
     stop = threading.Event()
-    server = PolicyServer(PolicyHost(TinyPolicy()), "tcp://127.0.0.1:0", keys=folder)
+    server = PolicyServer(VersionedPolicy(TinyPolicy()), "tcp://127.0.0.1:0", keys=folder)
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,))
     thread.start()
@@ -163,7 +163,9 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
 
 
 def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-untyped-def]
-    serve(PolicyHost(TinyPolicy()), address, keys=keys, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(
+        VersionedPolicy(TinyPolicy()), address, keys=keys, announce=lambda line: pipe.send(line.rpartition(" at ")[2])
+    )
 
 
 def test_keys_let_known_clients_in_and_others_not(tmp_path: Path) -> None:

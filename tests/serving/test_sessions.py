@@ -1,4 +1,4 @@
-from embodied.serving.limits import Rates
+from embodied.serving.rate_limits import Rates
 from embodied.serving.sessions import Sessions
 
 

@@ -17,11 +17,11 @@ from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import WeightsRefused
 from embodied.noise import normal
 from embodied.serving.answer import Answer
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
+from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import serve
-from embodied.spec import AgentSpec, BodySpec, PolicySpec, Stream
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.spec import AgentSpec, EnvSpec, PolicySpec, Stream
 from embodied.weights.manifest import Manifest
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import Message
@@ -31,7 +31,7 @@ AGENT = AgentSpec(
     (Stream("joint_pos", (4,), unit="rad"), Stream("camera", (3, 3, 3), dtype="uint8")),
     (Stream("joint_vel", (2,), unit="rad/s"),),
 )
-BODY = BodySpec("wave", {"robot": AGENT}, control_hz=20.0)
+BODY = EnvSpec("wave", {"robot": AGENT}, control_hz=20.0)
 SPEC = PolicySpec("tiny", AGENT, chunk=3, execute=2)
 
 
@@ -103,17 +103,17 @@ class WholePushes:
         return {"pushes": "whole"}
 
 
-def whole_desk(host: PolicyHost | None = None, **parts: Any) -> Desk:
+def whole_desk(host: VersionedPolicy | None = None, **parts: Any) -> PolicySlot:
     """A desk whose pushes come in one message."""
-    host = host or PolicyHost(TinyPolicy())
+    host = host or VersionedPolicy(TinyPolicy())
     loader = Loader(host)
-    return Desk(host, loader, WholePushes(loader), **parts)
+    return PolicySlot(host, loader, WholePushes(loader), **parts)
 
 
 def observation(count: int, seed: int = 0) -> Observation:
     draw = np.random.default_rng(seed)
-    rows = Rows.of_bodies(count)
-    rows.seq[:] = seed
+    rows = Rows.of_envs(count)
+    rows.step[:] = seed
     streams = {
         "joint_pos": draw.normal(size=(count, 4)).astype(np.float32),
         "camera": draw.integers(0, 255, (count, 3, 3, 3), dtype=np.uint8),
@@ -149,7 +149,7 @@ def _serve(address: str, pipe: Connection) -> None:
         assert line.startswith("serving policy tiny")
         pipe.send(line.rpartition(" at ")[2])
 
-    serve(PolicyHost(TinyPolicy()), address, announce=announce)
+    serve(VersionedPolicy(TinyPolicy()), address, announce=announce)
     pipe.send("drained")
 
 

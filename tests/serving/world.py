@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tiny import TinyPolicy, observation, whole_desk
 
 from embodied.data import ActionChunk, Observation
 from embodied.serving.answer import Caller
-from embodied.serving.host import PolicyHost
-from embodied.serving.station import LOCAL, ServerStation
+from embodied.serving.core import LOCAL, ServerCore
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import Message, decode, encode
+from tests.serving.tiny import TinyPolicy, observation, whole_desk
 
 
 class Timed(TinyPolicy):
@@ -33,9 +33,9 @@ class World:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.policy = Timed(self)
-        self.host = PolicyHost(self.policy)
+        self.host = VersionedPolicy(self.policy)
         self.desk = whole_desk(self.host)
-        self.station = ServerStation({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
+        self.station = ServerCore({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
 
     def say(
         self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "",

@@ -13,7 +13,7 @@ TASKS = ("reach", "lift_cube")
 
 
 def noisy(env, rng, share=0.5):
-    noise = rng.normal(0, share, (env.num_bodies, len(env.action_limit))) * env.action_limit
+    noise = rng.normal(0, share, (env.num_envs, len(env.action_limit))) * env.action_limit
     return env.expert() + noise.astype(np.float32)
 
 
@@ -34,7 +34,7 @@ def test_streams_are_owned_and_as_specified(name):
             assert values.flags.c_contiguous and values.flags.owndata
             assert np.isfinite(values).all()
     np.testing.assert_allclose(result.observation.time, 1 / env.spec.control_hz)
-    assert (result.observation.rows.seq == 1).all() and (result.observation.rows.episode == 0).all()
+    assert (result.observation.rows.step == 1).all() and (result.observation.rows.episode == 0).all()
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -44,13 +44,13 @@ def test_observations_are_not_a_substep_stale(name):
     model, data = env.task.model, mujoco.MjData(env.task.model)
     for _ in range(25):
         result = env.step(noisy(env, rng))
-        for body in range(3):
-            mujoco.mj_setState(model, data, env.batch.state[body], mujoco.mjtState.mjSTATE_INTEGRATION)
+        for env in range(3):
+            mujoco.mj_setState(model, data, env.batch.state[env], mujoco.mjtState.mjSTATE_INTEGRATION)
             mujoco.mj_forward(model, data)
             fresh = {field: getattr(data, field)[None].copy() for field in env.task.fields}
-            memory = env.snapshot([body])["memory"]
+            memory = env.snapshot([env])["memory"]
             for stream, values in env.task.observe(fresh, memory).items():
-                assert np.array_equal(values[0], result.observation.streams[stream][body]), stream
+                assert np.array_equal(values[0], result.observation.streams[stream][env]), stream
 
 
 def test_an_episodes_seed_alone_draws_its_start():
@@ -79,14 +79,14 @@ def test_an_ended_episode_is_followed_by_the_next_and_its_last_observation_kept(
     for _ in range(40):
         result = env.step(env.expert())
         assert (result.started is None) == (len(result.ended) == 0)
-        for at, body in enumerate(result.ended):
+        for at, env in enumerate(result.ended):
             ended += 1
-            assert result.outcomes[body] == Outcome.SUCCESS and result.terminated[body] and not result.truncated[body]
+            assert result.outcomes[env] == Outcome.SUCCESS and result.terminated[env] and not result.truncated[env]
             assert np.linalg.norm(result.final["ee_to_target"][at]) < 0.02 and result.final["held"][at] == 1
-            assert result.observation.rows.seq[body] == 0 and result.observation.streams["held"][body] == 0
-            assert np.linalg.norm(result.observation.streams["ee_to_target"][body]) > 0.02
+            assert result.observation.rows.step[env] == 0 and result.observation.streams["held"][env] == 0
+            assert np.linalg.norm(result.observation.streams["ee_to_target"][env]) > 0.02
             assert np.array_equal(result.started.ids, result.ended)
-            assert np.array_equal(result.started.state[at], env.batch.state[body])
+            assert np.array_equal(result.started.state[at], env.batch.state[env])
     assert ended > 12
 
 
@@ -116,13 +116,13 @@ def test_without_autoreset_an_ended_row_is_parked():
         for name in before:
             assert np.array_equal(before[name][parked], after[name][parked])
         assert (result.outcomes[parked] == Outcome.RUNNING).all() and (result.rewards[parked] == 0).all()
-        for at, body in enumerate(result.ended):
-            last[body] = result.final["joint_pos"][at]
+        for at, env in enumerate(result.ended):
+            last[env] = result.final["joint_pos"][at]
         parked[result.ended] = True
     assert parked.all()
-    assert all(np.array_equal(last[body], result.observation.streams["joint_pos"][body]) for body in range(6))
+    assert all(np.array_equal(last[env], result.observation.streams["joint_pos"][env]) for env in range(6))
     observation, _ = env.reset()
-    assert (observation.rows.episode == 1).all() and (env.step(env.expert()).observation.rows.seq == 1).all()
+    assert (observation.rows.episode == 1).all() and (env.step(env.expert()).observation.rows.step == 1).all()
 
 
 def run(env, steps, seed):
@@ -308,13 +308,13 @@ def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
     other.reset()
     with pytest.raises(SpecMismatch, match="other streams"):
         env.restore(other.snapshot())
-    for name, value in (("state", np.nan), ("seq", -5)):
+    for name, value in (("state", np.nan), ("step", -5)):
         snapshot = env.snapshot()
         snapshot[name].flat[0] = value
-        with pytest.raises(SpecMismatch, match="that no body was ever in"):
+        with pytest.raises(SpecMismatch, match="that no env was ever in"):
             env.restore(snapshot)
-    with pytest.raises(SpecMismatch, match="seq is not int32"):
-        env.restore(env.snapshot() | {"seq": np.array(["0", "1"])})
+    with pytest.raises(SpecMismatch, match="step is not int32"):
+        env.restore(env.snapshot() | {"step": np.array(["0", "1"])})
     states = env.batch.state.copy()
     states[1, 2] = np.inf
     with pytest.raises(SpecMismatch, match="not finite"):

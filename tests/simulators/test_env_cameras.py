@@ -37,11 +37,11 @@ def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a
         streams = result.observation.streams
         for name, values in drawn_anew(env).items():
             assert np.array_equal(streams[name], values), name
-        for at, body in enumerate(result.ended):
+        for at, env in enumerate(result.ended):
             ended += 1
             # The last picture is near the one before it, and unlike that of the next start.
-            step = np.abs(result.final["front_rgb"][at].astype(int) - before["front_rgb"][body]).mean()
-            restart = np.abs(result.final["front_rgb"][at].astype(int) - streams["front_rgb"][body]).mean()
+            step = np.abs(result.final["front_rgb"][at].astype(int) - before["front_rgb"][env]).mean()
+            restart = np.abs(result.final["front_rgb"][at].astype(int) - streams["front_rgb"][env]).mean()
             assert step < restart
     assert ended >= 6
 
@@ -55,7 +55,7 @@ def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monk
     render = env._cameras.render
 
     def counting(fields, ids=None, looks=None):
-        asked.append(env.num_bodies if ids is None else len(ids))
+        asked.append(env.num_envs if ids is None else len(ids))
         return render(fields, ids, looks)
 
     monkeypatch.setattr(env._cameras, "render", counting)
@@ -63,11 +63,11 @@ def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monk
     for _ in range(40):
         result = env.step(env.expert())
         assert asked == [live]
-        for at, body in enumerate(result.ended):
-            last[body] = {name: result.final[name][at] for name in ("wrist_rgb", "wrist_depth")}
-        for body, pictures in last.items():
+        for at, env in enumerate(result.ended):
+            last[env] = {name: result.final[name][at] for name in ("wrist_rgb", "wrist_depth")}
+        for env, pictures in last.items():
             for name, picture in pictures.items():
-                assert np.array_equal(result.observation.streams[name][body], picture)
+                assert np.array_equal(result.observation.streams[name][env], picture)
         live -= len(result.ended)
         asked.clear()
     assert live == 0

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "policy.width=16", "policy.heads=2", "policy.kv_heads=1", "policy.ff=16", "policy.channels=[8,8]", "body.pixels=16",
+    "policy.width=16", "policy.heads=2", "policy.kv_heads=1", "policy.ff=16", "policy.channels=[8,8]", "env.pixels=16",
     "warm_start.demonstrations=1", "warm_start.clone.steps=2", "warm_start.clone.batch=8", "rollout.num_envs=2",
     "rollout.steps=4", "budget.env_steps=16", "evaluate.episodes=2", "evaluate.final_episodes=2", "compare.split=null",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from published import FAULTS, made_elsewhere, publish, wanted
 
 from embodied.errors import EmbodiedError
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
+from tests.weights.published import FAULTS, made_elsewhere, publish, wanted
 
 
 def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from embodied.errors import UserError, WeightsHeld, WeightsRefused
         from embodied.weights.registry import Registry
-        from test_control_faults import publish
+        from tests.weights.test_control_faults import publish
         registry, draw = Registry(sys.argv[1], keep=50), random.Random(int(sys.argv[2]))
         for _ in range(60):
             act = draw.choice(["pin", "unpin", "rollback", "resume", "publish"])
@@ -175,11 +175,11 @@ def test_a_move_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     publish(registry, 3)
     registry.pin("mlp", 2)
-    before = (tmp_path / "slots.json").read_bytes(), registry.audit()
+    before = (tmp_path / "active.json").read_bytes(), registry.audit()
     (tmp_path / "audit.jsonl").rename(tmp_path / "aside")
     (tmp_path / "audit.jsonl").mkdir()
     for move in (registry.unpin, lambda policy: registry.pin(policy, 1)):
         with pytest.raises((EmbodiedError, OSError)):
             move("mlp")
-    assert (tmp_path / "slots.json").read_bytes() == before[0]
-    assert json.loads((tmp_path / "slots.json").read_bytes())["slots"]["mlp"]["pinned"].startswith("2-")
+    assert (tmp_path / "active.json").read_bytes() == before[0]
+    assert json.loads((tmp_path / "active.json").read_bytes())["slots"]["mlp"]["pinned"].startswith("2-")

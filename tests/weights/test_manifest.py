@@ -32,8 +32,8 @@ json_values = st.recursive(
 
 def tensors() -> dict[str, np.ndarray]:
     return {
-        "body.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "body.bias": np.zeros(3, np.float32),
+        "env.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "env.bias": np.zeros(3, np.float32),
         "steps": np.array(7, np.int64),
     }
 
@@ -68,12 +68,12 @@ def test_one_flipped_bit_is_refused_and_named(sent: dict[str, np.ndarray], data:
     [
         (lambda t: t.pop("steps"), "tensor steps is missing"),
         (lambda t: t.update(more=np.zeros(1)), "tensor more is not in the manifest"),
-        (lambda t: (t.pop("steps"), t.pop("body.bias")), "tensor body.bias and 1 more are missing"),
-        (lambda t: t.update({"body.weight": t["body.weight"].T}), "body.weight has shape (3, 2), published as (2, 3)"),
-        (lambda t: t.update({"body.bias": np.zeros(3)}), "body.bias has dtype float64, published as float32"),
+        (lambda t: (t.pop("steps"), t.pop("env.bias")), "tensor env.bias and 1 more are missing"),
+        (lambda t: t.update({"env.weight": t["env.weight"].T}), "env.weight has shape (3, 2), published as (2, 3)"),
+        (lambda t: t.update({"env.bias": np.zeros(3)}), "env.bias has dtype float64, published as float32"),
         (
-            lambda t: t.update({"body.bias": np.full(3, np.nan, np.float32)}),
-            "body.bias holds numbers that are not finite",
+            lambda t: t.update({"env.bias": np.full(3, np.nan, np.float32)}),
+            "env.bias holds numbers that are not finite",
         ),
         (lambda t: t.update({"steps": np.array(8)}), "tensor steps has other content"),
     ],
@@ -95,7 +95,7 @@ def test_the_hash_is_of_content_alone() -> None:
     assert Manifest.of("mlp", 1, big_endian, SPEC).hash == one.hash
     renamed = {("x" if name == "steps" else name): array for name, array in sent.items()}
     assert Manifest.of("mlp", 1, renamed, SPEC).hash != one.hash
-    reshaped = sent | {"body.weight": sent["body.weight"].reshape(3, 2)}
+    reshaped = sent | {"env.weight": sent["env.weight"].reshape(3, 2)}
     assert Manifest.of("mlp", 1, reshaped, SPEC).hash != one.hash
     assert Manifest.of("mlp", 1, sent, {"name": "mlp", "chunk": 3}).spec_hash != one.spec_hash
 

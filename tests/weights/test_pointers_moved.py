@@ -7,13 +7,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from published import SPEC, made_elsewhere, publish, tensors, wanted
 
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
 from embodied.files import sealed
 from embodied.weights.manifest import Manifest
 from embodied.weights.pointers import Held, Pointers
 from embodied.weights.registry import Registry
+from tests.weights.published import SPEC, made_elsewhere, publish, tensors, wanted
 
 
 def test_a_rollback_serves_an_older_version_and_holds_until_resumed(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_pointers_are_seen_by_other_registries_at_once(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, slots: object) -> None:
     publish(Registry(tmp_path))
-    (tmp_path / "slots.json").write_bytes(sealed({"slots": slots}))
+    (tmp_path / "active.json").write_bytes(sealed({"slots": slots}))
     with pytest.raises(CorruptFile, match=r"not a table of pointers.*slots\.json.*delete it"):
         Registry(tmp_path).wanted("mlp")
 

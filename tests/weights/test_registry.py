@@ -118,7 +118,7 @@ def test_damaged_pointers_stop_pruning_and_are_named(tmp_path: Path) -> None:
     registry = Registry(tmp_path, keep=1)
     publish(registry, 1)
     registry.pin("mlp", 1)
-    (tmp_path / "slots.json").write_text("{")
+    (tmp_path / "active.json").write_text("{")
     assert [publish(registry, 2), publish(registry, 3)] == [2, 3]
     assert registry.find("mlp", 1) and registry.audit()[-1]["event"] == "not_pruned"
     for ask in (registry.pointers, registry.wanted, registry.held, registry.unpin, registry.resume):

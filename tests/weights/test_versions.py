@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from published import SPEC, publish, tensors
 
 from embodied.errors import CorruptFile, InfrastructureError
 from embodied.files import TEMPORARY
@@ -13,6 +12,7 @@ from embodied.weights import registry as registry_module
 from embodied.weights.manifest import Manifest
 from embodied.weights.pointers import Pointers
 from embodied.weights.registry import Registry
+from tests.weights.published import SPEC, publish, tensors
 
 FILES = ["manifest.json", "model.safetensors"]
 

@@ -6,8 +6,8 @@ import zmq
 
 from embodied.errors import UserError
 from embodied.wire import addresses
+from embodied.wire.credentials import ROLES, list_clients
 from embodied.wire.endpoint import Requester
-from embodied.wire.key_files import ROLES, list_clients
 
 
 @pytest.fixture

@@ -14,18 +14,16 @@ from embodied.wire.message import Message, decode, encode
 
 
 def observation() -> Observation:
-    rows = Rows.of_bodies(3)
+    rows = Rows.of_envs(3)
     rows.episode[:] = (2**40, 1, 0)
-    rows.seq[:] = (4, 5, 6)
+    rows.step[:] = (4, 5, 6)
     streams = {"joint_pos": np.ones((3, 7), np.float32), "camera": np.zeros((3, 2, 2, 3), np.uint8)}
     return Observation(rows, streams, np.array([0.1, 0.2, 0.3]))
 
 
 def chunk() -> ActionChunk:
     actions = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
-    return ActionChunk(
-        Rows.of_bodies(3), actions, -actions, np.full(3, np.nan, np.float32), np.array([7, 7, 8]), "lift"
-    )
+    return ActionChunk(Rows.of_envs(3), actions, -actions, np.full(3, np.nan, np.float32), np.array([7, 7, 8]), "lift")
 
 
 def test_observation_round_trip() -> None:
@@ -51,7 +49,7 @@ def test_chunk_round_trip() -> None:
     [
         ("rows", None),
         ("rows", np.zeros((3, 3), np.int32)),
-        ("rows", np.zeros((4, 3), np.int64)),
+        ("rows", np.zeros((3, 3), np.int64)),
         ("rows", np.zeros((4, 2), np.int32)),
         ("episode", np.zeros(3, np.int32)),
         ("time", np.zeros((3, 1))),

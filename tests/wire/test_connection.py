@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from embodied.errors import UserError
+from embodied.wire.credentials import add_client, create_server
 from embodied.wire.endpoint import Requester
-from embodied.wire.key_files import add_client, create_server
 
 
 def test_a_forked_process_is_told_to_make_its_own(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_both_sides_see_the_same_pixels(count: int, height: int, width: int, qua
     images = np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
     files = jpeg.encode(images, quality)
     mine = jpeg.decode(*files, images.shape[1:], "front")
-    seen = Observation(Rows.of_bodies(count), {"front": images, "x": np.zeros((count, 2), np.float32)}, np.zeros(count))
+    seen = Observation(Rows.of_envs(count), {"front": images, "x": np.zeros((count, 2), np.float32)}, np.zeros(count))
     message = decode(encode(Message("act", arrays=observation_to_arrays(seen, {"front": files}))))
     theirs = observation_from_arrays(message.arrays, (Stream("front", images.shape[1:], "uint8"),)).streams
     assert set(theirs) == {"front", "x"} and theirs["front"].dtype == np.uint8
@@ -113,7 +113,7 @@ def test_ends_that_make_no_sense(ends: list[int]) -> None:
 
 def test_only_pictures_of_the_policy_are_taken() -> None:
     files = {"front": jpeg.encode(pictures(1), 80)}
-    seen = Observation(Rows.of_bodies(1), {"front": pictures(1)}, np.zeros(1))
+    seen = Observation(Rows.of_envs(1), {"front": pictures(1)}, np.zeros(1))
     arrays = observation_to_arrays(seen, files)
     for streams in (
         (),

@@ -21,12 +21,12 @@ from embodied.cli.compose import compose_config
 from embodied.data import Segment
 from embodied.monitor.metrics import read_metrics
 from embodied.monitor.progress import Progress
-from embodied.runtime.inline import InlineRun
-from embodied.runtime.settings import Settings, typed
+from embodied.train.loop import InlineRun
+from embodied.train.settings import Settings, typed
 from simulators.env import STAGE, BatchEnv
 
 ENVS = 64
-PARTS = ("physics", "bodies", "inference", "learning", "storage", "weights", "reward")
+PARTS = ("physics", "envs", "inference", "learning", "storage", "weights", "reward")
 
 
 def bare_seconds(batch: Batch, substeps: int, first: np.ndarray, segments: list[Segment]) -> float:
@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Progress("loop", limit_s=math.inf) as progress:
         run = InlineRun(settings, Path(folder), 0, progress)
         run.warm_start()
-        env = run.body
+        env = run.env
         assert isinstance(env, BatchEnv)
         bare = Batch(env.task.model, ENVS, env.batch.nthread, persistent=True)
         segments: list[Segment] = []

@@ -1,6 +1,6 @@
 """What the host and the learner add to a policy's network.
 
-`infer_over_torch`: rows per second of `PolicyHost.act` over those of the bare network, FiLM policy, 64 px, chunks of
+`infer_over_torch`: rows per second of `VersionedPolicy.act` over those of the bare network, FiLM policy, 64 px, chunks of
 four, 64 rows. Both begin with the same numpy arrays and end with numpy actions and log-probabilities that were sampled.
 The host checks streams and numbers, splits rows into blocks so that a row's result never depends on its batch, reads
 the words, draws noise keyed by episode and step, and wraps a chunk. The bare side makes tensors, normalises, and calls
@@ -30,12 +30,12 @@ from omegaconf import OmegaConf
 from results import emit
 from torch import Tensor, nn
 
+from embodied.build import build
 from embodied.data import Observation, Rows
 from embodied.errors import ConfigError
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.demonstrations import Demonstrations
-from embodied.runtime.build import build
-from embodied.serving.host import PolicyHost
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, Stream
 from policies.network import Inputs
 from policies.torch_policy import TorchPolicy
@@ -113,8 +113,8 @@ def alternate(ours: Callable[[], object], bare: Callable[[], object], rounds: in
 
 def infer(policy: TorchPolicy, agent: AgentSpec, rows: int, rounds: int, seconds: float) -> tuple[float, ...]:
     """As `alternate`, for a batch of `rows`; a side takes about `seconds` in each round."""
-    streams, host = streams_of(agent, rows, 0), PolicyHost(policy)
-    seen = Observation(Rows.of_bodies(rows), streams, np.zeros(rows))
+    streams, host = streams_of(agent, rows, 0), VersionedPolicy(policy)
+    seen = Observation(Rows.of_envs(rows), streams, np.zeros(rows))
     keys = seen.rows.noise_keys(0)
     drawn = policy.network.draw(keys)
     within = bool(((drawn >= 0) & (drawn <= 1)).all())  # a policy that draws uniform numbers, as for tokens

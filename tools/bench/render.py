@@ -1,6 +1,6 @@
 """Pictures per core-second of the lift_cube scene, by rays and by lean GL, and of FetchPush's own `render()`.
 
-`rgbN_fixed_fps_per_core`, `rgbN_wrist_fps_per_core`: the ray caster on one thread, 64 bodies per call, in states of
+`rgbN_fixed_fps_per_core`, `rgbN_wrist_fps_per_core`: the ray caster on one thread, 64 envs per call, in states of
 real episodes. `rgb84_over_lean_gl`: the fixed camera by rays over the same by our own GL without shadows and
 multisampling. `rgb84_over_fetchpush`: the fixed camera by rays over FetchPush-v4's `render()` at the same size, as
 gymnasium-robotics has it, in its own environment on one core. A rate counts the CPU time of the whole process, GL's
@@ -54,7 +54,7 @@ print(count / spent)
 
 
 def episode_states(fields: tuple[str, ...]) -> tuple[Any, dict[str, NDArray[np.float64]]]:
-    """The task's model, and `fields` of bodies that are each at another step of an episode of a noisy expert."""
+    """The task's model, and `fields` of envs that are each at another step of an episode of a noisy expert."""
     env, rng = make_env(TASK, BODIES, 1, seed=1), np.random.default_rng(0)
     env.reset()
     live = {name: env.batch.bind(name) for name in fields}

@@ -28,12 +28,12 @@ from results import emit
 from embodied.client import RemoteClient
 from embodied.client.pushing import push
 from embodied.data import ActionChunk, Observation, Rows
-from embodied.serving.desk import Desk
-from embodied.serving.host import PolicyHost
 from embodied.serving.loader import Loader
-from embodied.serving.receiving import Receiver
+from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import PolicyServer
+from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
+from embodied.weight_sync.push_receiver import PushReceiver
 from embodied.weights.manifest import Manifest
 from embodied.weights.shared import SharedBlock
 from embodied.weights.signing import PUBLIC, Signer, Trusted, create_signing_keys
@@ -86,10 +86,10 @@ class TimedLoader(Loader):
 
 def serve(address: str, key: Path | None, pipe: Connection) -> None:
     """A server process; sends its address, and after a word the longest switch in seconds."""
-    host = PolicyHost(BigPolicy(), BigPolicy())
+    host = VersionedPolicy(BigPolicy(), BigPolicy())
     loader = TimedLoader(host)
-    receiver = Receiver(host, loader, trusted=Trusted([key]) if key else None)
-    server = PolicyServer({SPEC.name: Desk(host, loader, receiver)}, address)
+    receiver = PushReceiver(host, loader, trusted=Trusted([key]) if key else None)
+    server = PolicyServer({SPEC.name: PolicySlot(host, loader, receiver)}, address)
     server.warm_up()
     pipe.send(server.open())
     server.run(Stop(lambda: pipe.poll(0)))
@@ -107,7 +107,7 @@ def ask(address: str, pipe: Connection) -> None:
     """A client process: asks without a pause; after a word, sends (time, version, seconds taken) of its answers."""
     client = RemoteClient(address, timeout_s=60)
     client.hello()
-    rows = Rows.of_bodies(1)
+    rows = Rows.of_envs(1)
     seen = Observation(rows, {"joint_pos": np.zeros((1, 64), np.float32)}, np.zeros(1))
     answers, keys = [], rows.noise_keys(0)
     pipe.send("ready")

@@ -74,7 +74,7 @@ class Step:
 
 
 class Executor:
-    """Executes chunks on B rows whose steps are counted by `rows.seq`, whether or not they wait for their answers.
+    """Executes chunks on B rows whose steps are counted by `rows.step`, whether or not they wait for their answers.
 
     At each step: `due` says who asks, `ask` what to add to their observations, `accept` takes in answers, at this step
     or at a later one, and `next` gives the actions. Action j of a chunk is for the step j after the one whose
@@ -130,7 +130,7 @@ class Executor:
         """
         self._enter(rows)
         empty = ~self._kept(rows, time).valid.any(axis=1)
-        return ~self._awaited & ((self._asked < 0) | (rows.seq - self._asked >= self.strategy.execute) | empty)
+        return ~self._awaited & ((self._asked < 0) | (rows.step - self._asked >= self.strategy.execute) | empty)
 
     def ask(self, ids: ArrayLike, rows: Rows, time: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Note that rows `ids` [M] ask now; returns the streams to add to their observations, [M, ...] each.
@@ -142,7 +142,7 @@ class Executor:
         """
         self._enter(rows)
         index = np.asarray(ids, np.intp)
-        self._asked[index], self._awaited[index] = rows.seq[index], True
+        self._asked[index], self._awaited[index] = rows.step[index], True
         if not self.strategy.prefixed:
             return prefixes.no_prefix(self.policy, len(index))
         kept = self._kept(rows, time)
@@ -165,7 +165,7 @@ class Executor:
         """
         index = np.asarray(ids, np.intp)
         self._check(chunk)
-        start, length = chunk.rows.seq.astype(np.int64), chunk.actions.shape[1]
+        start, length = chunk.rows.step.astype(np.int64), chunk.actions.shape[1]
         taken = self._awaited[index] & (start == self._asked[index]) & (chunk.rows.episode == self._episode[index])
         at, since = index[taken], start[taken]
         if not len(at):
@@ -198,7 +198,7 @@ class Executor:
         kept = self._kept(rows, time)
         everyone, slot = np.arange(len(rows)), kept.youngest()
         some = kept.valid[everyone, slot]
-        self._future = rows.seq.astype(np.int64) + 1
+        self._future = rows.step.astype(np.int64) + 1
         return Step(
             self.strategy.choose(kept),
             np.where(some, kept.index[everyone, slot], -1).astype(np.int32),
@@ -223,7 +223,7 @@ class Executor:
             row = int(np.flatnonzero(~finite)[0])
             raise DataError(
                 f"policy {self.policy.name} gave actions that are not finite",
-                f"body {chunk.rows.body[row]}, episode {chunk.rows.episode[row]}, step {chunk.rows.seq[row]}",
+                f"env {chunk.rows.env[row]}, episode {chunk.rows.episode[row]}, step {chunk.rows.step[row]}",
                 "look at its weights: roll back to a version that was sound",
             )
 
@@ -235,6 +235,6 @@ class Executor:
             self._episode[changed] = rows.episode[changed]
 
     def _kept(self, rows: Rows, time: NDArray[np.float64]) -> Kept:
-        index = rows.seq[:, None] - self._start
+        index = rows.step[:, None] - self._start
         valid = (self._start >= 0) & (index >= 0) & (index < self._length) & (time[:, None] <= self._until)
         return Kept(self._actions, index, valid)

@@ -43,11 +43,11 @@ def embodied(address: str) -> Callable[[], object]:
 
     client = RemoteClient(address, timeout_s=60)
     client.hello()
-    rows = Rows.of_bodies(1)
+    rows = Rows.of_envs(1)
     seen = Observation(rows, {name: array[None] for name, array in OBSERVATION.items()}, np.zeros(1))
 
     def ask() -> object:
-        rows.seq += 1
+        rows.step += 1
         return client.act(seen, rows.noise_keys(0), "mean")
 
     return ask

@@ -59,13 +59,13 @@ def echo(address: str) -> None:
 
 def embodied(address: str, policy: Any, rows: int) -> None:
     """Our server."""
-    from embodied.serving.host import PolicyHost
     from embodied.serving.server import serve
+    from embodied.serving.versioned_policy import VersionedPolicy
 
     def announce(line: str) -> None:
         print(line.rpartition(" at ")[2], flush=True)
 
-    serve(PolicyHost(policy), address, announce=announce, max_rows=rows)
+    serve(VersionedPolicy(policy), address, announce=announce, max_rows=rows)
 
 
 def mlp(address: str, rows: int) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from sides.goal import EPISODES, FIRST_SEED, Goal
 
 from embodied.monitor.progress import Progress
-from embodied.runtime.inline import InlineRun
-from embodied.runtime.settings import Settings
+from embodied.train.loop import InlineRun
+from embodied.train.settings import Settings
 
 
 def seconds(settings: Settings, goal: Goal) -> int:

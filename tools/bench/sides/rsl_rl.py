@@ -13,7 +13,7 @@ from sides.ours import reference
 from tensordict import TensorDict
 from torch import Tensor
 
-from embodied.runtime.settings import Settings
+from embodied.train.settings import Settings
 from simulators.env import BatchEnv
 from simulators.isaac.tasks.lift import LiftCubePPORunnerCfg
 from simulators.make import make_env
@@ -22,10 +22,10 @@ PUBLISHED_ENVS = 4096
 
 
 class Vector(VecEnv):
-    """Our bodies as rsl_rl takes them: one group of numbers, actions in units of their limits.
+    """Our envs as rsl_rl takes them: one group of numbers, actions in units of their limits.
 
     Args:
-        env: Bodies that start their next episode themselves.
+        env: Environments that start their next episode themselves.
         goal: `step` raises `StopIteration` once it is late.
     """
 
@@ -33,19 +33,19 @@ class Vector(VecEnv):
 
     def __init__(self, env: BatchEnv, goal: Goal) -> None:
         self.env, self.goal, self.names = env, goal, numbers(env)
-        self.num_envs, self.num_actions = env.num_bodies, len(env.action_limit)
+        self.num_envs, self.num_actions = env.num_envs, len(env.action_limit)
         self.max_episode_length, self.cfg = env.spec.episode_steps, {}
         self.seen, _ = env.reset()
         self.steps = 0
 
     @property
     def episode_length_buf(self) -> Tensor:
-        return torch.from_numpy(self.env.snapshot()["seq"].astype(np.int64))
+        return torch.from_numpy(self.env.snapshot()["step"].astype(np.int64))
 
     @episode_length_buf.setter
     def episode_length_buf(self, value: Tensor) -> None:
         state = self.env.snapshot()
-        self.env.restore(state | {"seq": value.numpy().astype(state["seq"].dtype)})
+        self.env.restore(state | {"step": value.numpy().astype(state["step"].dtype)})
 
     def get_observations(self) -> TensorDict:
         return self.pack(self.seen.streams, self.num_envs)
@@ -91,7 +91,7 @@ def ppo(task: str, seed: int, goal: Goal, same: Settings | None) -> int:
 
     @torch.inference_mode()
     def act(streams: dict[str, np.ndarray]) -> np.ndarray:
-        rows = exam.env.num_bodies
+        rows = exam.env.num_envs
         return runner.get_inference_policy()(env.pack(streams, rows)).numpy() * exam.env.action_limit
 
     with suppress(StopIteration):

@@ -12,13 +12,13 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from embodied.runtime.settings import Settings
+from embodied.train.settings import Settings
 from simulators.adapters.sb3 import Sb3VecEnv
 from simulators.env import BatchEnv
 from simulators.make import make_env
 
 
-class Flat(VecEnvWrapper):
+class FlatParameters(VecEnvWrapper):
     """Observations as one float32 vector, actions in [-1, 1]: what `MlpPolicy` is made for."""
 
     def __init__(self, env: BatchEnv) -> None:
@@ -37,21 +37,21 @@ class Flat(VecEnvWrapper):
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         streams, rewards, dones, infos = self.venv.step_wait()
-        for body in np.flatnonzero(dones):
-            infos[body]["terminal_observation"] = flat(infos[body]["terminal_observation"], self.names, 1)[0]
+        for env in np.flatnonzero(dones):
+            infos[env]["terminal_observation"] = flat(infos[env]["terminal_observation"], self.names, 1)[0]
         return flat(streams, self.names, self.num_envs), rewards, dones, infos
 
 
 class Check(BaseCallback):
     """Ends the training once the goal is done; evaluates where the weights have just changed."""
 
-    def __init__(self, goal: Goal, exam: Exam, vector: Flat, env: VecEnv) -> None:
+    def __init__(self, goal: Goal, exam: Exam, vector: FlatParameters, env: VecEnv) -> None:
         super().__init__()
         self.goal, self.exam, self.vector, self.env = goal, exam, vector, env
 
     def evaluate(self) -> float:
         def act(streams: dict[str, np.ndarray]) -> np.ndarray:
-            seen = flat(streams, self.vector.names, self.exam.env.num_bodies)
+            seen = flat(streams, self.vector.names, self.exam.env.num_envs)
             seen = self.env.normalize_obs(seen) if isinstance(self.env, VecNormalize) else seen
             return self.model.predict(seen, deterministic=True)[0] * self.vector.limit
 
@@ -74,7 +74,7 @@ def learn(model: BaseAlgorithm, check: Check) -> int:
 
 def ppo(task: str, num_envs: int, seed: int, goal: Goal, same: Settings | None) -> int:
     """PPO with its published defaults, or with our settings `same`."""
-    vector = Flat(make_env(task, num_envs, seed=seed))
+    vector = FlatParameters(make_env(task, num_envs, seed=seed))
     env: VecEnv = vector
     options: dict[str, Any] = {}
     if same is not None:
@@ -101,7 +101,7 @@ def ppo(task: str, num_envs: int, seed: int, goal: Goal, same: Settings | None) 
 def sac(task: str, seed: int, goal: Goal) -> int:
     """SAC as rl-baselines3-zoo has it for FetchPickAndPlace (hyperparams/her.yml), without hindsight goals, for the
     task has none; what that file leaves out is stable-baselines3's default. One environment, as there."""
-    vector = Flat(make_env(task, 1, num_threads=1, seed=seed))
+    vector = FlatParameters(make_env(task, 1, num_threads=1, seed=seed))
     model = SAC(
         "MlpPolicy",
         vector,

@@ -1,0 +1,1 @@
+"""Exact evaluation on seeds, comparison of policies, and replay."""

@@ -1,0 +1,336 @@
+"""GR00T's clients at a policy server: one ROUTER socket in front, and sessions of the server behind, in a process.
+
+No torch, and no policy: versions, batches and limits are the server's. Both generations of clients are understood; a
+request says which one asks. What one client does delays no other: messages are read here and handed to workers, of
+which each has a session of its own. Connections, and the bytes of all requests that are not answered yet, are bounded
+by a `TcpProxy` in front.
+"""
+
+import hmac
+import logging
+import tempfile
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from embodied.client import RemoteClient
+from embodied.errors import (
+    Busy,
+    DeadlineExceeded,
+    EmbodiedError,
+    InfrastructureError,
+    MessageError,
+    Unauthorized,
+    UserError,
+    nearest,
+)
+from embodied.gateways.groot import messages as wire
+from embodied.gateways.groot.key_mapping import GrootKeys
+from embodied.gateways.groot.settings import GrootSettings
+from embodied.gateways.groot.tcp_proxy import TcpProxy
+from embodied.gateways.groot.worker import Job, Worker
+from embodied.gateways.launcher import ASKED_TO_STOP
+from embodied.gateways.listener import is_loopback, listen, one_of_several, parse, probe, signals
+from embodied.spec import PolicySpec
+from embodied.wire import addresses
+
+log = logging.getLogger(__name__)
+
+_SLACK = 1 << 20  # bytes of a message beside what the spec says
+_BUDGET = 4  # longest messages at a time
+_FRAMES = 8  # of one message, its envelope included
+_ENVELOPE = 256  # bytes of one frame of it
+_AT_ONCE = 16  # messages taken in before answers are sent
+_LOOK_S = 0.1  # how often a request to stop is looked for
+_CLIENTS = 1024  # remembered
+_PER_CLIENT = 2  # requests of one client under way: one, and one more after it gave up the first
+_WAITING_BYTES = 1 << 28
+_QUEUE = 8
+_DRAIN_S = 2.0
+_CLOSE_S = 0.5
+
+
+@dataclass
+class _Client:
+    """One connection: its number, its episode and step, and what of it is under way."""
+
+    number: int
+    generation: wire.Generation
+    episode: int = 0
+    step: int = 0
+    pending: int = 0
+
+
+class GrootGateway:
+    """Answers GR00T's clients; `open`, then `run` in the same thread.
+
+    Raises:
+        UserError: The address is not to be listened on, or open to others without an `api_key`.
+    """
+
+    def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._host, self._port = parse(_host_and_port(settings.address))
+        if settings.api_key == "":
+            raise UserError("an empty api_key", "api_key", "give one, or none")
+        if settings.message_mib < 1 or settings.connections < 1:
+            raise UserError("message_mib or connections below 1", "GR00T gateway", "choose a whole number from 1")
+        if settings.api_key is None and not is_loopback(self._host):
+            raise UserError(
+                "others could reach this address, and no api_key is given",
+                settings.address,
+                "use 127.0.0.1, or give api_key and put TLS or SSH in front",
+            )
+        self._settings, self._clock = settings, clock
+        self._clients: OrderedDict[bytes, _Client] = OrderedDict()
+        self._seen = 0
+        self._waiting: deque[Job] = deque()
+        self._idle: list[Worker] = []
+        self._workers: list[Worker] = []
+        self._killed = False
+
+    def open(self) -> str:
+        """Ask the server for its policy, then listen; returns the address, with the port that was found.
+
+        Raises:
+            DeadlineExceeded: The policy server does not answer.
+            ConfigError, SpecMismatch: The embodiment does not fit the policy.
+            UserError: The address is in use, or not of this machine.
+        """
+        client = self.connect(self._settings.start_s)
+        try:
+            with one_of_several(self._settings.policy):
+                spec = client.hello()
+        finally:
+            client.close()
+        self.spec, self.keys = spec, GrootKeys.for_policy(self._settings.embodiment, spec)
+        settings = self._settings
+        self._most = min(self.keys.row_bytes * settings.max_rows + _SLACK, settings.message_mib << 20)
+        listener = listen(self._host, self._port, settings.address)
+        self._folder = tempfile.TemporaryDirectory(prefix="embodied-groot-")
+        behind = f"{self._folder.name}/front"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._front = self._context.socket(zmq.ROUTER)
+            self._front.sndhwm = self._front.rcvhwm = _QUEUE
+            self._front.maxmsgsize = self._most
+            addresses.bind(self._front, f"ipc://{behind}")
+            self._done = self._context.socket(zmq.PULL)
+            self._done.bind("inproc://done")
+        except BaseException:
+            listener.close()
+            self._context.destroy(linger=0)
+            self._folder.cleanup()
+            raise
+        self._door = TcpProxy(
+            listener,
+            behind,
+            most=self._most,
+            budget=_BUDGET * self._most,
+            connections=settings.connections,
+            patience_s=2 * settings.timeout_s,
+            refusal=lambda size: wire.pack({"error": _line(self._too_large(size))}),
+        )
+        self._door.start()
+        host, port = listener.getsockname()[:2]
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    def _too_large(self, size: int) -> MessageError:
+        fix = f"at most {self._most}, {self._settings.max_rows} rows: send smaller images, or set message_mib"
+        return MessageError(f"a message of {size} bytes", "GR00T gateway", fix)
+
+    def connect(self, timeout_s: float | None = None) -> RemoteClient:
+        """A session of the policy server."""
+        settings = self._settings
+        wait_s = settings.timeout_s if timeout_s is None else timeout_s
+        return RemoteClient(settings.server, wait_s, settings.keys, role="robot", policy=settings.policy)
+
+    def run(self, stop: threading.Event) -> int:
+        """Answer until `stop` is set, a permitted `kill`, or the server has another policy; returns the exit status.
+
+        In the last case whoever started the gateway is to start it again.
+        """
+        poller = zmq.Poller()
+        poller.register(self._front, zmq.POLLIN)
+        poller.register(self._done, zmq.POLLIN)
+        try:
+            while not (stop.is_set() or self._killed or self._outdated()):
+                poller.poll(round(_LOOK_S * 1000))
+                self._take_in()
+                self._hand_out()
+            end = time.monotonic() + _DRAIN_S
+            while len(self._idle) < len(self._workers) and time.monotonic() < end:
+                self._done.poll(round(_LOOK_S * 1000), zmq.POLLIN)
+                self._hand_out()
+        finally:
+            for worker in self._workers:
+                worker.stop()
+            self._front.close(linger=round(_LOOK_S * 1000))
+            self._done.close(linger=0)
+            ended = [worker.ended(_LOOK_S) for worker in self._workers]
+            if all(ended):  # else one waits for the server, up to its deadline
+                self._context.term()
+            self._door.close(_CLOSE_S)
+            self._folder.cleanup()
+        return ASKED_TO_STOP if self._killed else InfrastructureError.exit_status if self._outdated() else 0
+
+    def _outdated(self) -> bool:
+        return any(worker.outdated for worker in self._workers)
+
+    def _take_in(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._front.poll(0, zmq.POLLIN):
+                return
+            parts = self._front.recv_multipart(zmq.NOBLOCK, copy=False)
+            *envelope, payload = parts
+            if not 1 <= len(envelope) < _FRAMES or any(len(frame) > _ENVELOPE for frame in envelope):
+                continue  # no REQ socket sends this, so nobody waits for an answer
+            at = [frame.bytes for frame in envelope]
+            try:
+                answer = self._answer(at, payload.buffer)
+            except EmbodiedError as error:
+                answer = {"error": _line(error)}
+            except Exception as error:
+                log.exception("a GR00T message could not be handled")
+                answer = {"error": f"{type(error).__name__} in the GR00T gateway: see its log"}
+            if answer is not _LATER:
+                self._reply(at, wire.pack(answer, self._client(at[0]).generation))
+            if self._killed:
+                return
+
+    def _answer(self, envelope: list[bytes], payload: memoryview) -> Any:
+        """The answer to a message, or `_LATER` where a worker gives it."""
+        asked = wire.read_request(payload)
+        token, client = self._settings.api_key, self._client(envelope[0])
+        if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
+            return {"error": wire.UNAUTHORIZED}
+        match asked.endpoint:
+            case "ping":
+                return wire.PONG
+            case "get_action":
+                return self._enqueue(envelope, client, asked, payload.nbytes)
+            case "reset":
+                client.episode, client.step = client.episode + 1, 0
+                return {}
+            case "get_modality_config":
+                return self.keys.modality(self.spec.chunk, client.generation)
+            case "kill":
+                if token is None:
+                    raise Unauthorized(
+                        "kill is refused", "GR00T gateway", "start it with an api_key, and send that as api_token"
+                    )
+                log.warning("stopped by a client's kill")
+                self._killed = True
+                return None
+        raise UserError(
+            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, wire.ENDPOINTS)
+        )
+
+    def _enqueue(self, envelope: list[bytes], client: _Client, asked: wire.Request, size: int) -> Any:
+        client.generation = wire.generation_of(asked.data)
+        if client.pending >= _PER_CLIENT:
+            raise Busy(
+                f"busy: {client.pending} of your requests are under way", "GR00T gateway", "wait for the answers"
+            )
+        size_waiting = size + sum(job.size for job in self._waiting)
+        if len(self._waiting) >= self._settings.waiting or (self._waiting and size_waiting > _WAITING_BYTES):
+            raise Busy(f"busy: {len(self._waiting)} requests wait already", "GR00T gateway", "ask again later")
+        base = client.number * self._settings.max_rows % (1 << 30)
+        job = Job(envelope, asked.data, client.generation, base, client.episode, client.step, self._clock(), size)
+        client.step = (client.step + 1) & 0x7FFFFFFF
+        client.pending += 1
+        self._waiting.append(job)
+        self._hand_out()  # at once, so that what waits is only what no worker can take
+        return _LATER
+
+    def _hand_out(self) -> None:
+        """Send what workers have answered, and give them what waits; who worked last first, so that a lone client
+        stays one session, for which the server never waits in vain."""
+        while self._done.poll(0, zmq.POLLIN):
+            number, *envelope, answer = self._done.recv_multipart(zmq.NOBLOCK, copy=False)
+            self._idle.append(self._workers[int.from_bytes(number.bytes, "little")])
+            self._finish([frame.bytes for frame in envelope], answer.buffer)
+        while self._waiting:
+            waited = self._clock() - self._waiting[0].arrived
+            if waited >= self._settings.timeout_s:
+                late = DeadlineExceeded(
+                    f"the request waited {waited:.1f} s", "GR00T gateway", "ask later, or look at the policy server"
+                )
+                self._finish(self._waiting.popleft().envelope, wire.pack({"error": _line(late)}))
+            elif self._idle or len(self._workers) < self._settings.workers:
+                worker = self._idle.pop() if self._idle else self._hire()
+                worker.give(self._waiting.popleft())
+            else:
+                return
+
+    def _hire(self) -> Worker:
+        worker = Worker(
+            len(self._workers), self._context, self.connect, self.spec, self.keys, self._settings, self._clock
+        )
+        self._workers.append(worker)
+        return worker
+
+    def _finish(self, envelope: list[bytes], answer: bytes | memoryview) -> None:
+        client = self._clients.get(envelope[0])
+        if client is not None:
+            client.pending = max(client.pending - 1, 0)
+        self._reply(envelope, answer)
+
+    def _reply(self, envelope: Sequence[bytes], answer: bytes | memoryview) -> None:
+        # A ROUTER drops what is for a client that has gone or does not read, so this never waits.
+        self._front.send_multipart([*envelope, answer], zmq.NOBLOCK, copy=False)
+
+    def _client(self, peer: bytes) -> _Client:
+        client = self._clients.get(peer)
+        if client is None:
+            client = self._clients[peer] = _Client(self._seen, self._settings.generation)
+            self._seen += 1
+            if len(self._clients) > _CLIENTS:
+                self._clients.popitem(last=False)
+        self._clients.move_to_end(peer)
+        return client
+
+
+_LATER = object()
+
+
+def check(settings: GrootSettings, spec: PolicySpec) -> None:
+    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+
+    Raises:
+        ConfigError, SpecMismatch: The embodiment does not fit the policy.
+        UserError: As `GrootGateway` and its `open`.
+    """
+    GrootGateway(settings)
+    GrootKeys.for_policy(settings.embodiment, spec)
+    probe(*parse(_host_and_port(settings.address)), settings.address)
+
+
+def main(
+    settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
+) -> int:
+    """Answer GR00T's clients until SIGINT, SIGTERM or `stop`; says one line when ready. Returns the exit status.
+
+    Raises:
+        EmbodiedError: As `GrootGateway` and its `open`.
+    """
+    stop = stop or threading.Event()
+    gateway = GrootGateway(settings)
+    with signals(stop):
+        bound = gateway.open()
+        announce(f"answering GR00T clients for policy {settings.policy or gateway.spec.name} at {bound}")
+        return gateway.run(stop)
+
+
+def _host_and_port(address: str) -> str:
+    """`tcp://*:5555`, as ZeroMQ writes it, too."""
+    plain = address.removeprefix("tcp://")
+    return f"0.0.0.0{plain[1:]}" if plain.startswith("*:") else plain
+
+
+def _line(error: EmbodiedError) -> str:
+    return error.line().encode("utf-8", "replace").decode()[:2000]

@@ -1,0 +1,87 @@
+"""Whether the policy server answers, and which hash each version number has: asked in a thread of its own."""
+
+import threading
+import time
+from pathlib import Path
+
+from embodied.client import RemoteClient
+from embodied.errors import EmbodiedError
+from embodied.spec import PolicySpec
+
+_EVERY_S = 1.0
+_JOIN_S = 1.0
+_REMEMBERED = 1024
+
+
+class Heartbeat:
+    """Follows one policy server; `start` must have returned before the rest is asked.
+
+    Args:
+        server: Its native address.
+        deadline_s: Silence after which it counts as gone; longer than one batch may take.
+        keys: Folder of keys.
+        policy: Name of the policy; empty for the server's only one.
+    """
+
+    def __init__(self, server: str, deadline_s: float, keys: str | Path | None = None, policy: str = "") -> None:
+        self._connect = lambda timeout_s: RemoteClient(server, timeout_s, keys, role="tool", policy=policy)
+        self._client = self._connect(deadline_s)
+        self._deadline_s = deadline_s
+        self._heard, self._trouble = -float("inf"), f"policy server at {server} has not answered yet"
+        self._hashes: dict[int, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def start(self, wait_s: float) -> PolicySpec:
+        """The policy's spec, from now on followed.
+
+        Raises:
+            InfrastructureError: Nobody answers within `wait_s`.
+        """
+        first = self._connect(wait_s)
+        try:
+            spec = first.hello()
+        finally:
+            first.close()
+        self._ask()
+        self._thread.start()
+        return spec
+
+    @property
+    def trouble(self) -> str:
+        """Why the server counts as gone, in one line; empty while it answers."""
+        silent = time.monotonic() - self._heard > self._deadline_s + 2 * _EVERY_S
+        return self._trouble or (f"the policy server is silent for {self._deadline_s:g} s" if silent else "")
+
+    def note(self, number: int, digest: str) -> None:
+        """Remember which hash a version number has."""
+        self._hashes.pop(number, None)
+        self._hashes[number] = digest
+        while len(self._hashes) > _REMEMBERED:
+            self._hashes.pop(next(iter(self._hashes)))
+
+    def digest(self, number: int) -> str | None:
+        """The hash of a version number; None if it was not heard of."""
+        return self._hashes.get(number)
+
+    def close(self) -> None:
+        """Stop following; the thread may live on until its question is answered."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            try:
+                self._ask()
+            except EmbodiedError as error:
+                self._trouble = error.line()
+            except Exception:
+                if self._stop.is_set() or not threading.main_thread().is_alive():
+                    return  # the process ends, and its sockets are closed already
+                raise
+        self._client.close()
+
+    def _ask(self) -> None:
+        self.note(*self._client.version())
+        self._heard, self._trouble = time.monotonic(), ""

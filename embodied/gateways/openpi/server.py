@@ -1,0 +1,285 @@
+"""The openpi gateway: a WebSocket server that answers openpi's clients with our policy server's chunks.
+
+A process of its own, without torch: per connection one thread and one session of the policy server, so versions and
+batches are the server's, and who is slow, silent or hostile has only itself to wait for.
+"""
+
+import http
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from embodied.client import RemoteClient
+from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError, nearest
+from embodied.gateways.embodiment import Embodiment
+from embodied.gateways.listener import is_key, is_loopback, listen, one_of_several, parse, probe, signals
+from embodied.gateways.openpi import messages as openpi
+from embodied.gateways.openpi.connection import Robot
+from embodied.gateways.openpi.heartbeat import Heartbeat
+from embodied.gateways.openpi.settings import OpenpiSettings
+from embodied.gateways.send_watchdog import Watch, cut_off
+from embodied.spec import PolicySpec
+
+if TYPE_CHECKING:
+    from websockets.http11 import Request, Response
+    from websockets.sync.server import Server, ServerConnection
+
+log = logging.getLogger(__name__)
+_HANDSHAKES = logging.getLogger(f"{__name__}.handshakes")
+_HANDSHAKES.setLevel(logging.CRITICAL)  # those that fail are their clients' affair
+
+SAID_BEFORE = "Internal server error. Traceback included in previous frame."
+"""What openpi's clients expect a connection to be closed with after an error."""
+
+_STRANGERS = 32  # connections that have not said who they are; beyond, the oldest is cut off, so newcomers are heard
+_SHAKE_S = 5.0
+_PING_S, _PONG_S = 20.0, 60.0
+_CLOSE_S = 2.0
+_DRAIN_S = 2.0
+_REASON_BYTES = 120  # a close frame holds 125
+
+
+class OpenpiGateway:
+    """Answers openpi's clients; `open`, then `run`.
+
+    Raises:
+        UserError: The address is none, or open to others without a key.
+    """
+
+    def __init__(self, settings: OpenpiSettings) -> None:
+        self._settings = settings
+        self._host, self._port = parse(settings.address)
+        if settings.api_key == "":
+            raise UserError("an empty api_key", "api_key", "give one, or none")
+        if settings.api_key is None and not is_loopback(self._host):
+            raise UserError(
+                "others could reach this address, and no api_key is given",
+                settings.address,
+                "use 127.0.0.1, or give api_key and put TLS or SSH in front",
+            )
+        self._lock = threading.Lock()
+        self._open = self._raw = self._seen = 0
+        self._strangers: dict[int, socket.socket] = {}
+        self._stopping = threading.Event()
+        self._watch = Watch()
+
+    def open(self) -> str:
+        """Ask the server for its policy, then listen; returns the address as openpi's client takes it.
+
+        Raises:
+            DeadlineExceeded: The policy server does not answer.
+            ConfigError, SpecMismatch: The embodiment does not fit the policy.
+            UserError: The address is in use, not of this machine, or websockets is not installed.
+        """
+        settings = self._settings
+        serve = _websockets()
+        self._pulse = Heartbeat(settings.server, settings.timeout_s, settings.keys, settings.policy)
+        with one_of_several(settings.policy):
+            self.spec = self._pulse.start(settings.start_s)
+        embodiment = Embodiment.from_config(settings.embodiment, self.spec)
+        self._limits = openpi.Limits(total=embodiment.message_bytes)
+        self._server: Server = serve(
+            self._converse,
+            sock=listen(self._host, self._port, settings.address),
+            compression=None,
+            origins=[None],  # no browser page of another site
+            process_request=self._admit,
+            open_timeout=_SHAKE_S,
+            close_timeout=_CLOSE_S,
+            ping_interval=_PING_S,
+            ping_timeout=_PONG_S,
+            max_size=self._limits.total,
+            max_queue=1,  # each may be as long as a message
+            logger=_HANDSHAKES,
+        )
+        shake = self._server.handler
+        self._server.handler = lambda sock, peer: self._take(shake, sock, peer)
+        host, port = self._server.socket.getsockname()[:2]
+        return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+    def run(self, stop: threading.Event) -> None:
+        """Answer until `stop` is set; what is being computed is answered first."""
+        threading.Thread(target=self._server.serve_forever, name="accept", daemon=True).start()
+        self._watch.start()
+        stop.wait()
+        self._stopping.set()
+        threading.Thread(target=self._server.shutdown, args=(False,), daemon=True).start()
+        limit = time.monotonic() + min(self._settings.timeout_s, _DRAIN_S) + _CLOSE_S
+        while self._raw and time.monotonic() < limit:
+            time.sleep(0.02)
+        self._pulse.close()
+        self._watch.close()
+
+    def _take(self, shake: Callable[[socket.socket, Any], None], sock: socket.socket, peer: Any) -> None:
+        """One TCP connection, whatever becomes of it; in its own thread."""
+        with self._lock:
+            self._raw += 1
+            self._strangers[id(sock)] = sock
+            oldest = next(iter(self._strangers.values())) if len(self._strangers) > _STRANGERS else None
+        if oldest is not None:
+            cut_off(oldest)
+        try:
+            shake(sock, peer)
+        finally:
+            with self._lock:
+                self._raw -= 1
+                self._strangers.pop(id(sock), None)
+
+    def _admit(self, connection: "ServerConnection", request: "Request") -> "Response | None":
+        """Answer plain HTTP, and refuse who may not come in; None lets them."""
+        with self._lock:
+            self._strangers.pop(id(connection.socket), None)
+        trouble = self._pulse.trouble
+        if request.path.partition("?")[0] == "/healthz":
+            return connection.respond(*((503, f"{trouble}\n") if trouble else (200, "OK\n")))
+        if not is_key(request.headers.get_all("Authorization"), self._settings.api_key):
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "send Authorization: Api-Key <key>\n")
+        if trouble:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n")
+        if self._open >= self._settings.connections:
+            many = f"{self._open} clients are connected already\n"
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, many)
+        return None
+
+    def _converse(self, connection: "ServerConnection") -> None:
+        """One client, from its first word to its last."""
+        from websockets.exceptions import ConnectionClosed
+
+        with self._lock:
+            self._open += 1
+            full = self._open > self._settings.connections
+            number = self._seen = self._seen + 1
+        asked = self._settings
+        client = RemoteClient(asked.server, asked.timeout_s, asked.keys, role="robot", policy=asked.policy)
+        try:
+            if full:
+                connection.close(1013, "too many clients")
+                return
+            self._answer_all(connection, Robot(client, self._settings, self._pulse, number))
+        except ConnectionClosed:
+            pass
+        except EmbodiedError as error:
+            self._give_up(connection, error)
+        except Exception as error:
+            log.exception("a connection of the openpi gateway failed")
+            what = f"{type(error).__name__} in the gateway"
+            self._give_up(connection, InfrastructureError(what, "openpi gateway", "see its log"))
+        finally:
+            client.close()
+            with self._lock:
+                self._open -= 1
+
+    def _answer_all(self, connection: "ServerConnection", robot: Robot) -> None:
+        settings = self._settings
+        with self._watch.within(connection.socket, settings.timeout_s + settings.send_s):
+            try:
+                greeting = robot.greet()
+            except EmbodiedError as error:  # a client that waits for its first message takes no text
+                connection.close(1011, _cut(error.line(), _REASON_BYTES))
+                return
+            connection.send(openpi.encode(greeting))
+        while (data := self._next(connection)) is not None:
+            with self._watch.within(connection.socket, settings.timeout_s + settings.send_s):
+                if isinstance(data, str):
+                    raise UserError("a text frame", "openpi request", "send binary msgpack, as openpi's client does")
+                answer = openpi.encode(robot.infer(openpi.decode(data, self._limits)))
+            with self._watch.within(connection.socket, settings.send_s):
+                connection.send(answer)
+            robot.sent()
+        with self._watch.within(connection.socket, 2 * _CLOSE_S):
+            connection.close(1001, "the gateway ends" if self._stopping.is_set() else "idle for too long")
+
+    def _next(self, connection: "ServerConnection") -> bytes | str | None:
+        """The next request; None when there will be none."""
+        limit = time.monotonic() + self._settings.idle_s
+        with self._watch.within(connection.socket, self._settings.idle_s + _CLOSE_S):
+            while not self._stopping.is_set() and time.monotonic() < limit:
+                try:
+                    return connection.recv(timeout=0.5)
+                except TimeoutError:
+                    continue
+        return None
+
+    def _give_up(self, connection: "ServerConnection", error: EmbodiedError) -> None:
+        """Say an error as openpi's server does, one line for its traceback, and close."""
+        from websockets.exceptions import ConnectionClosed
+
+        with self._watch.within(connection.socket, self._settings.send_s):
+            try:
+                connection.send(_cut(error.line(), 4000))
+                connection.close(1011, SAID_BEFORE)
+            except ConnectionClosed:
+                pass
+
+
+def check(settings: OpenpiSettings, spec: PolicySpec) -> None:
+    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+
+    Raises:
+        ConfigError, SpecMismatch: The embodiment does not fit the policy.
+        UserError: As `OpenpiGateway` and its `open`.
+    """
+    OpenpiGateway(settings)
+    _websockets()
+    Embodiment.from_config(settings.embodiment, spec)
+    probe(*parse(settings.address), settings.address)
+
+
+def run(
+    settings: OpenpiSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
+) -> int:
+    """Answer openpi's clients until SIGINT, SIGTERM or `stop`; says one line when ready. Returns the exit status.
+
+    Raises:
+        EmbodiedError: As `OpenpiGateway` and its `open`.
+    """
+    stop = stop or threading.Event()
+    gateway = OpenpiGateway(settings)
+    with signals(stop):
+        bound = gateway.open()
+        announce(f"answering openpi clients for policy {settings.policy or gateway.spec.name} at {bound}")
+        gateway.run(stop)
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m embodied.gateways.openpi.server server=ADDRESS [key=value ...]`, the keys of `OpenpiSettings`."""
+    known = {field.name: field.type for field in fields(OpenpiSettings)}
+    given: dict[str, Any] = {}
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        kind = known.get(name)
+        if kind is None:
+            raise ConfigError(f"unknown setting {name}", "openpi gateway", nearest(name, known))
+        try:
+            given[name] = kind(value) if kind in (int, float) else value
+        except ValueError:
+            raise ConfigError(f"{name} cannot be {value!r}", "openpi gateway", "give a number") from None
+    if "server" not in given:
+        raise ConfigError("no server is given", "openpi gateway", "give server=ADDRESS of `embodied serve`")
+    return run(OpenpiSettings(**given))
+
+
+def _websockets() -> Any:
+    try:
+        from websockets.sync.server import serve
+    except ImportError:
+        raise UserError("websockets is not installed", "openpi gateway", "pip install 'embodied-rl[gateway]'") from None
+    return serve
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except EmbodiedError as error:
+        print(error.line(), file=sys.stderr)
+        sys.exit(error.exit_status)

@@ -1,0 +1,42 @@
+"""What the openpi gateway needs to know."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from policies.base import Mode
+
+
+@dataclass(frozen=True)
+class OpenpiSettings:
+    """Settings of one openpi gateway.
+
+    Attributes:
+        server: Address of the policy server.
+        address: `host:port` where openpi's clients are answered; beyond this machine an `api_key` is needed.
+        policy: Name of the policy that answers; empty for the server's only one.
+        embodiment: See `embodied.gateways.embodiment`.
+        keys: Folder of keys for the server's address.
+        api_key: What `Authorization: Api-Key <key>` must hold; None asks for none.
+        mode: `mean` or `sample`.
+        seed: Of the noise of `sample`.
+        timeout_s: Seconds within which every request is answered, a restart of the server included.
+        connections: Clients at a time.
+        idle_s: Seconds without a request after which a connection is closed.
+        send_s: Seconds within which a client must take in an answer.
+        start_s: Seconds to wait for the policy server at the start.
+    """
+
+    server: str
+    address: str = "127.0.0.1:8000"
+    policy: str = ""
+    embodiment: Mapping[str, Any] | str = "native"
+    keys: str | None = None
+    api_key: str | None = None
+    mode: Mode = "mean"
+    seed: int = 0
+    timeout_s: float = 10.0
+    connections: int = 64
+    idle_s: float = 600.0
+    send_s: float = 10.0
+    start_s: float = 60.0

@@ -1,0 +1,319 @@
+"""The policy server as a state machine: messages in, messages out, no sockets; testable with a fake clock."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from embodied.errors import Busy, EmbodiedError, MessageError, Unauthorized, UserError, nearest
+from embodied.serving.answer import Answer, Caller
+from embodied.serving.batcher import Batcher
+from embodied.serving.faults import Faults
+from embodied.serving.meters import Counts
+from embodied.serving.policy_queue import Form, PolicyQueue, unexpected
+from embodied.serving.policy_slot import PolicySlot
+from embodied.serving.rate_limits import Rates
+from embodied.serving.replies import Replies, Reply
+from embodied.serving.sessions import KINDS, Session, Sessions
+from embodied.wire.credentials import ACT, ADMINISTER, PUSH
+from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
+
+log = logging.getLogger(__name__)
+faults = Faults(log)
+
+_MAX_SESSIONS = 1024
+_SUCCESSOR_S = 0.5  # when whoever asked a server that ends should ask again
+_LOADING_WAIT_S = 0.001  # how long a version that has been loaded waits for its switch
+_VIEW_BYTES = 1 << 16  # larger arrays stay where the socket put them until a batch copies them
+
+_GREEDY = ("this client sends more than its share", "ask more slowly")
+_STOPPING = ("the server is stopping", "ask its successor, or another server")
+
+LOCAL = Caller()
+
+# What each kind of message needs; None for any role.
+_ROLES = {
+    "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
+    "credit": ACT, "probe": PUSH, "push": PUSH, "point": ADMINISTER,
+}  # fmt: skip
+
+
+class ServerCore:
+    """Answers the messages of many clients with several policies.
+
+    Weights are switched in `tick`, between batches, since one thread does both.
+
+    Args:
+        desks: Name to policy. A message that names none goes to the only one.
+        max_wait_s: Longest wait for other simulators' requests, seconds; robots and lone clients never wait.
+        max_rows: Rows of one batch.
+        max_requests: Requests that wait at most, per policy; a further one is told to come back.
+        heartbeat_s: Silence after which a session is sent a heartbeat.
+        expire_s: Silence after which a session is forgotten; it may come back as a new one.
+        rates: What one connection may send.
+        limits: What is taken from the wire.
+        clock: Seconds, monotonic.
+
+    Attributes:
+        draining: Whether the server is about to end.
+        stopping: Whether it answers only what it has taken in before, and refuses the rest.
+    """
+
+    def __init__(
+        self,
+        desks: Mapping[str, PolicySlot],
+        *,
+        max_wait_s: float = 0.002,
+        max_rows: int = 1024,
+        max_requests: int = 256,
+        heartbeat_s: float = 1.0,
+        expire_s: float = 30.0,
+        rates: Rates = Rates(),  # noqa: B008 (frozen)
+        limits: Limits = LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not desks:
+            raise UserError("a server without a policy", "policy server", "give it one")
+        self.draining = self.stopping = False
+        self._outbox, self._limits, self._clock, self._heartbeat_s = Replies(limits), limits, clock, heartbeat_s
+        self._services = {
+            name: PolicyQueue(name, desk, Batcher(max_wait_s, max_rows, max_requests), self._outbox, clock)
+            for name, desk in desks.items()
+        }
+        self._sessions = Sessions(_MAX_SESSIONS, heartbeat_s, expire_s, rates, clock())
+        self._refused = Counts()
+        self._said = {
+            "max_wait_s": max_wait_s, "max_rows": max_rows, "max_requests": max_requests, "max_sessions": _MAX_SESSIONS,
+            "expire_s": expire_s, "messages_per_s": rates.messages, "bytes_per_s": rates.bytes,
+        }  # fmt: skip
+
+    @property
+    def desks(self) -> Mapping[str, PolicySlot]:
+        return {name: service.desk for name, service in self._services.items()}
+
+    @property
+    def counts(self) -> Counts:
+        """Of all policies, and of what was refused before any was asked."""
+        return sum((service.counts for service in self._services.values()), self._refused)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queues."""
+        return sum(service.waiting for service in self._services.values())
+
+    @property
+    def loading(self) -> bool:
+        """Whether a version is being loaded."""
+        return any(service.desk.loader.busy for service in self._services.values())
+
+    @property
+    def computing_since(self) -> float | None:
+        """When the batch that is being computed was begun, None between batches. Any thread may look."""
+        return next((s.computing_since for s in self._services.values() if s.computing_since is not None), None)
+
+    def handle(self, peer: bytes, frames: Sequence[Buffer], caller: Caller | None = LOCAL, waited: float = 0.0) -> None:
+        """Take in one message. Whatever is wrong with it is answered with one `error`, never raised.
+
+        Args:
+            peer: The connection it came over, to which the answer goes.
+            frames: Its frames; large ones are looked at until their batch has been computed.
+            caller: Who sent it; None for one whose key is not, or no longer, known.
+            waited: Seconds for which it may have been here already.
+        """
+        id, service = 0, None
+        try:
+            header = self._open(peer, frames)
+            message = header.message
+            if message.kind == "error":
+                return  # answering an error with an error would never end
+            id = message.id
+            _authorize(caller, message.kind)
+            assert caller is not None
+            if self.stopping and message.kind not in ("heartbeat", "bye"):
+                raise _Pressed(_STOPPING, _SUCCESSOR_S)
+            self._charge(peer, message.kind, frames)
+            service = self._find(message)
+            decode_arrays(header, frames[1:], _VIEW_BYTES)
+            session = self._sessions.hear(peer, caller.name, message.session, self._clock())
+            self._dispatch(peer, session, message, header.arrays, waited, service)
+        except EmbodiedError as error:
+            self._refuse(peer, id, error, service)
+        except Exception as error:
+            faults.say("a message could not be handled", error)
+            self._refuse(peer, id, unexpected(error, service.name if service else ", ".join(self._services)), service)
+
+    def tick(self, draining: bool = False) -> list[Reply]:
+        """Switch weights, then compute at most one batch, if one is ready or the server is `draining`.
+
+        Returns:
+            What is to be sent, before the next `tick`: frames may be views of what a policy will use again.
+        """
+        now = self._clock()
+        ready = []
+        for service in self._services.values():
+            service.switch()
+            if service.waiting:
+                service.refuse_late(now)
+                if service.waiting and (draining or service.due(now) <= now):
+                    ready.append(service)
+        if ready:
+            min(ready, key=lambda service: service.rank).compute()
+        for session in self._sessions.tick(now):
+            self._outbox.say(session.peer, "heartbeat", session=session.key[1])
+        return self._outbox.take()
+
+    def wait(self) -> float:
+        """Seconds until `tick` has something to do, at most the heartbeat's interval."""
+        now = self._clock()
+        due = min(service.due(now) for service in self._services.values())
+        longest = _LOADING_WAIT_S if self.loading else self._heartbeat_s
+        return min(max(due - now, 0.0), longest)
+
+    def dismiss(self) -> list[Reply]:
+        """Refuse everything that waits."""
+        for service in self._services.values():
+            service.dismiss(_Pressed(_STOPPING, _SUCCESSOR_S), _SUCCESSOR_S)
+        return self._outbox.take()
+
+    def farewell(self) -> list[Reply]:
+        """A `bye` for every session."""
+        for session in self._sessions:
+            self._outbox.say(session.peer, "bye", session=session.key[1])
+        return self._outbox.take()
+
+    def status(self, policy: str = "") -> dict[str, Any]:
+        """What the server says of a policy, or of its only one."""
+        return self._named(policy).status(len(self._sessions))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything about the server in plain values: `ready`, `draining`, `sessions`, `policies`, `limits`."""
+        sessions = len(self._sessions)
+        return {
+            "ready": not self.draining,
+            "draining": self.draining,
+            "sessions": sessions,
+            "refused": dict(vars(self._refused)),
+            "policies": {name: service.measured(sessions) for name, service in self._services.items()},
+            "limits": dict(self._said),
+        }
+
+    def _open(self, peer: bytes, frames: Sequence[Buffer]) -> Header:
+        try:
+            if not frames:
+                raise MessageError("a message without frames", "header", "send a header frame first")
+            return decode_header(frames[0], self._limits)
+        except MessageError:
+            self._sessions.charge(peer, 0, self._clock())
+            raise
+
+    def _charge(self, peer: bytes, kind: str, frames: Sequence[Buffer]) -> None:
+        size = 0 if kind == "push" else sum(map(len, frames))
+        wait = self._sessions.charge(peer, size, self._clock())
+        if wait:
+            raise _Pressed(_GREEDY, wait)
+
+    def _find(self, message: Message) -> PolicyQueue | None:
+        """Whom a message concerns: nobody in particular, for one about the session."""
+        if message.kind in ("heartbeat", "bye"):
+            return None
+        if message.kind not in _ROLES:
+            raise MessageError(f"a policy server takes no {message.kind}", "policy server", "ask the right station")
+        return self._named(message.policy)
+
+    def _named(self, name: str) -> PolicyQueue:
+        """The policy served under a name, or whose own name that is; the only one for no name."""
+        service = self._services.get(name)
+        if service is not None:
+            return service
+        known = list(self._services.values())
+        same = [one for one in known if name in ("", one.host.spec.name)]
+        if len(same) == 1:
+            return same[0]
+        served = f"this one serves {', '.join(sorted(self._services))}"
+        if not name:
+            raise UserError("several policies are served here and none is named", "policy server", served)
+        raise UserError(
+            f"policy {name[:100]} is not served here",
+            "policy server",
+            served if len(known) == 1 else f"{served}; {nearest(name, self._services)}",
+        )
+
+    def _dispatch(
+        self, peer: bytes, session: Session, message: Message, form: Form, waited: float, service: PolicyQueue | None
+    ) -> None:
+        _learn_kind(session, message)
+        if service is None:
+            if message.kind == "bye":
+                for one in self._services.values():
+                    one.forget(session, peer)
+                    one.desk.leave(session.label)
+                self._sessions.forget(session)
+            return
+        match message.kind:
+            case "act":
+                service.enqueue(peer, session, message, form, waited)
+            case "hello":
+                service.greet(peer, session, message)
+            case "outcome":
+                if message.id > session.outcome:  # else sent again after a lost connection
+                    service.count_outcomes(message)
+                    session.outcome = message.id
+                self._outbox.say(peer, "ack", message.id)
+            case "reset":
+                self._outbox.say(peer, "ack", message.id, {"forgotten": service.forget(session, peer)})
+            case "status":
+                heard = getattr(service.desk.offer, "heard", None)
+                if heard is not None and "follow" in message.body:
+                    heard(session.label, message.body)
+                self._outbox.say(peer, "status", message.id, service.status(len(self._sessions)))
+            case _:
+                service.desk.handle(message, self._answer(peer, session, message.id, service))
+
+    def _answer(self, peer: bytes, session: Session, id: int, service: PolicyQueue) -> Answer:
+        return Answer(
+            session.label,
+            lambda kind, body, arrays: self._outbox.say(peer, kind, id, body, arrays),
+            lambda error: service.refuse(peer, id, error),
+        )
+
+    def _refuse(self, peer: bytes, id: int, error: EmbodiedError, service: PolicyQueue | None) -> None:
+        retry_s = error.wait_s if isinstance(error, _Pressed) else None
+        if service is not None:
+            service.refuse(peer, id, error, retry_s)
+            return
+        self._refused.errors += 1
+        self._refused.busy += isinstance(error, Busy)
+        self._outbox.refuse(peer, id, error, retry_s or 0.0)
+
+
+class _Pressed(Busy):
+    """Busy for a time that is known."""
+
+    def __init__(self, why: tuple[str, str], wait_s: float) -> None:
+        what, fix = why
+        super().__init__(what, "policy server", fix)
+        self.wait_s = wait_s
+
+
+def _authorize(caller: Caller | None, kind: str) -> None:
+    if caller is None:
+        raise Unauthorized(
+            "this key is not let in any more",
+            "policy server",
+            "have it added on the server: embodied keys add FOLDER NAME role=ROLES",
+        )
+    role = _ROLES.get(kind)
+    if role is not None:
+        caller.require(role, kind)
+
+
+def _learn_kind(session: Session, message: Message) -> None:
+    """A `hello` says what kind of client it is; so may an `act`, since a new server heard no `hello`."""
+    if message.kind not in ("hello", "act"):
+        return
+    kind = message.body.get("role")
+    if kind is None:
+        return
+    if type(kind) is not str or kind not in KINDS:
+        raise UserError(f"unknown role {str(kind)[:20]!r}", "role", f"send one of {', '.join(KINDS)}")
+    session.kind = kind

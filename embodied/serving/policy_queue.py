@@ -1,0 +1,291 @@
+"""One policy of a server: its queue of requests, its batches, and what is measured of them. No sockets."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import Observation, Rows
+from embodied.errors import (
+    Busy,
+    DeadlineExceeded,
+    EmbodiedError,
+    InfrastructureError,
+    MessageError,
+    UserError,
+    nearest,
+)
+from embodied.serving.batcher import Batcher, Request
+from embodied.serving.faults import Faults
+from embodied.serving.meters import BatchTime, Counts, Latency
+from embodied.serving.policy_slot import PolicySlot
+from embodied.serving.replies import Replies
+from embodied.serving.sessions import ROBOT, SIMULATOR, Session
+from embodied.serving.shared_memory import SharedMemoryReader
+from embodied.serving.stacking import Stacker, split
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.spec import EnvSpec
+from embodied.wire.codecs import chunk_to_message, observation_from_arrays, rows_from_arrays, take_array
+from embodied.wire.header import Entry
+from embodied.wire.message import Message
+from policies.base import Mode
+
+Form = tuple[Entry, ...]
+
+log = logging.getLogger(__name__)
+faults = Faults(log)
+
+_FORMS = 256  # announcements of `act` found right that are remembered
+_ACTIVE_S = 0.5  # a simulator that asked this recently is waited for
+
+
+class PolicyQueue:
+    """Answers what is asked of one policy.
+
+    Args:
+        name: Under which it is served.
+        desk: Its host, and what switches its weights.
+        batcher: Holds the requests.
+        outbox: Where answers go.
+        clock: Seconds, monotonic.
+
+    Attributes:
+        computing_since: When the batch that is being computed was begun, None between batches; another thread may
+            look.
+    """
+
+    def __init__(
+        self, name: str, desk: PolicySlot, batcher: Batcher, outbox: Replies, clock: Callable[[], float]
+    ) -> None:
+        self.name, self.desk, self.counts = name, desk, Counts()
+        self.computing_since: float | None = None
+        self._batcher, self._outbox, self._clock = batcher, outbox, clock
+        self._batch_time, self._latency, self._batch_s = BatchTime(), Latency(), 0.0
+        self._active: OrderedDict[Session, float] = OrderedDict()
+        self._stack, self._borrower = Stacker(), SharedMemoryReader()
+        self._keys = [(s.name, f"stream/{s.name}") for s in desk.host.spec.agent.observations]
+        self._forms: set[Form] = set()
+
+    @property
+    def host(self) -> VersionedPolicy:
+        return self.desk.host
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._batcher)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Which of several services that are due computes first: the least."""
+        return not self._batcher.robots, self._batcher.oldest
+
+    def due(self, now: float) -> float:
+        """When a batch is ready, see `Batcher.due`."""
+        while self._active and now - next(iter(self._active.values())) >= _ACTIVE_S:
+            self._active.popitem(last=False)
+        if not self._batcher:
+            return float("inf")
+        return self._batcher.due(self._active.keys(), self._batch_time.estimate(self._batcher.rows, now))
+
+    def greet(self, peer: bytes, session: Session, message: Message) -> None:
+        """Answer a `hello`: what the policy needs, and whether the body offers it."""
+        body, agent = message.body.get("body"), message.body.get("agent")
+        if body is not None:
+            self.host.spec.check_env(EnvSpec.from_dict(body), str(agent))
+        number, digest = self.host.version
+        manifest = self.host.manifest
+        self._outbox.say(
+            peer,
+            "hello",
+            message.id,
+            {
+                "spec": self.host.spec.to_dict(),
+                "number": number,
+                "hash": digest,
+                "policy": self.name,
+                "build": dict(self.desk.build),
+                "manifest": None if manifest is None else manifest.to_dict(),
+            },
+        )
+
+    def enqueue(self, peer: bytes, session: Session, message: Message, form: Form, waited: float = 0.0) -> None:
+        """Queue an `act`.
+
+        Args:
+            form: The arrays its header announces: what was found right once is not looked at again.
+            waited: Seconds it may have waited before it was looked at; off its deadline.
+
+        Raises:
+            DeadlineExceeded: Its answer would come too late.
+            Busy: Too much waits.
+            EmbodiedError: As `VersionedPolicy.check`.
+        """
+        now, robot = self._clock(), session.kind == ROBOT
+        expires = float("inf")
+        if message.deadline_ms:
+            left = message.deadline_ms / 1000 - waited
+            expires = now + left
+            rows = message.arrays.get("rows")
+            count = rows.shape[-1] if rows is not None and rows.ndim else 1
+            takes = self._batcher.wait(count, robot, lambda rows: self._batch_time.estimate(rows, now))
+            if takes >= left:
+                self.counts.late += 1
+                raise _late(takes, left, waited)
+        if "block" in message.body:
+            form = form + self._borrower.fill(message)
+        mode = _mode(message.body.get("mode"))
+        seen, keys = self._read(message.arrays, form, mode)
+        self.host.check_content(seen)
+        if session.kind == SIMULATOR:
+            self._active[session] = now
+            self._active.move_to_end(session)
+        request = Request(peer, message.id, session, seen, keys, mode, now, expires, robot)
+        displaced = self._batcher.add(request)
+        if displaced is not None:
+            error = Busy("others have asked for less, or may not wait", "policy server", "ask again later")
+            self.refuse(displaced.peer, displaced.id, error)
+
+    def _read(
+        self, arrays: Mapping[str, NDArray[Any]], form: Form, mode: Mode
+    ) -> tuple[Observation, NDArray[np.int64]]:
+        """The streams the policy needs and the noise keys, their names, dtypes and shapes checked."""
+        if form in self._forms:
+            env, agent, step = arrays["rows"]
+            rows = Rows(env, agent, arrays["episode"], step)
+            streams = {name: arrays[key] for name, key in self._keys}
+            return Observation(rows, streams, arrays["time"]), arrays["noise_keys"]
+        needed = self.host.spec.agent.observations
+        seen = observation_from_arrays(arrays, needed)
+        keys = take_array(arrays, "noise_keys", "int64", (len(seen.rows), 5))
+        self.host.check_form(seen, keys, mode)
+        if len(seen.streams) > len(needed):
+            seen.streams = {stream.name: seen.streams[stream.name] for stream in needed}
+        if all(key in arrays for _, key in self._keys):  # no pictures as JPEG, of which each one is checked
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            self._forms.add(form)
+        return seen, keys
+
+    def dismiss(self, error: EmbodiedError, retry_s: float) -> None:
+        """Refuse everything that waits."""
+        for request in self._batcher.clear():
+            self.refuse(request.peer, request.id, error, retry_s)
+
+    def forget(self, session: Session, peer: bytes | None = None) -> int:
+        """Drop what a session asked, over one connection or any; returns how many requests."""
+        self._active.pop(session, None)
+        return self._batcher.forget(session, peer)
+
+    def count_outcomes(self, message: Message) -> None:
+        rows = rows_from_arrays(message.arrays)
+        outcomes = take_array(message.arrays, "outcomes", "uint8", (len(rows),))
+        given = "versions" in message.arrays
+        versions = take_array(message.arrays, "versions", "int64", (len(rows),)) if given else None
+        self.host.outcome(rows, outcomes, versions)
+
+    def switch(self) -> None:
+        """Let the desk switch what is served, and answer what it owes. Never raises."""
+        host = self.desk.host
+        before = host.manifest
+        try:
+            self.desk.tick()
+        except Exception as error:
+            faults.say(f"the weights of policy {self.name} could not be looked after", error)
+        if host.manifest is not before:
+            self.counts.switches += 1
+
+    def refuse_late(self, now: float) -> None:
+        """Refuse what could not be answered in time any more, were it begun now."""
+        for request in self._batcher.expired(now, lambda rows: self._batch_time.estimate(rows, now)):
+            self.counts.late += 1
+            takes = self._batch_time.estimate(request.rows, now)
+            self.refuse(request.peer, request.id, _late(takes, request.expires - now, now - request.arrived))
+
+    def compute(self) -> None:
+        """One batch."""
+        now = self._clock()
+        batch = self._batcher.take(now, lambda rows: self._batch_time.estimate(rows, now))
+        if batch:
+            self._compute(batch)
+
+    def refuse(self, peer: bytes, id: int, error: EmbodiedError, retry_s: float | None = None) -> None:
+        """Answer with an error."""
+        self.counts.errors += 1
+        self.counts.busy += isinstance(error, Busy)
+        self._outbox.refuse(peer, id, error, 2 * self._batch_s if retry_s is None else retry_s)
+
+    def status(self, sessions: int) -> dict[str, Any]:
+        """What the server says of this policy."""
+        number, digest = self.host.version
+        return {
+            **self.desk.status(),
+            "policy": self.host.spec.name,
+            "served_as": self.name,
+            "number": number,
+            "hash": digest,
+            "sessions": sessions,
+            "waiting": len(self._batcher),
+            "batch_ms": self._batch_s * 1000,
+            "counts": dict(vars(self.counts)),
+            "outcomes": {str(number): counts.tolist() for number, counts in self.host.outcomes.items()},
+        }
+
+    def measured(self, sessions: int) -> dict[str, Any]:
+        """`status`, and the time from arrival to answer: `latency`, see `Latency.to_dict`."""
+        return {**self.status(sessions), "latency": self._latency.to_dict()}
+
+    def _compute(self, batch: list[Request]) -> None:
+        start = self.computing_since = self._clock()
+        try:
+            observation, keys = self._stack(batch)
+            parts = split(self.host.decide(observation, keys, batch[0].mode), batch)
+            for request, part in zip(batch, parts, strict=True):
+                body, arrays = chunk_to_message(part)
+                self._outbox.say(request.peer, "act", request.id, body, arrays)
+        except Exception as error:
+            if len(batch) > 1:  # one client's rows must not fail the others'
+                for request in batch:
+                    self._compute([request])
+            elif isinstance(error, EmbodiedError):
+                self.refuse(batch[0].peer, batch[0].id, error)
+            else:
+                faults.say(f"policy {self.name} failed", error)
+                self.refuse(batch[0].peer, batch[0].id, unexpected(error, self.name))
+            return
+        finally:
+            self.computing_since = None
+        now = self._clock()
+        self._batch_time.add(len(keys), now - start, now)
+        self._batch_s += 0.1 * (now - start - self._batch_s)
+        self.counts.batches += 1
+        self.counts.requests += len(batch)
+        for request in batch:
+            self.counts.rows += request.rows
+            self._latency.add(now - request.arrived)
+
+
+def unexpected(error: Exception, policy: str) -> InfrastructureError:
+    """What a client is told of an error that nobody foresaw."""
+    return InfrastructureError(f"{type(error).__name__}: {error}", f"server of policy {policy}", "see the server's log")
+
+
+def _mode(given: Any) -> Mode:
+    if type(given) is not str:
+        raise MessageError(f"mode is no text but {type(given).__name__}", "act", "send sample or mean")
+    if given not in get_args(Mode):
+        raise UserError(f"unknown mode {given[:20]!r}", "mode", nearest(given, get_args(Mode)))
+    return given  # type: ignore[return-value]
+
+
+def _late(takes: float, left: float, waited: float = 0.0) -> DeadlineExceeded:
+    waited_words = f" after waiting {waited * 1000:.0f} ms" if waited >= 0.0005 else ""
+    return DeadlineExceeded(
+        f"the answer would take about {takes * 1000:.0f} ms and its deadline is in {max(left, 0) * 1000:.0f} ms"
+        f"{waited_words}",
+        "policy server",
+        "allow more time, or ask a less busy server",
+    )

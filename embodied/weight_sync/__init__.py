@@ -1,0 +1,1 @@
+"""How weight versions travel between learners, servers and edges."""

@@ -1,0 +1,208 @@
+"""A server follows its registry's pointers: whatever moves them, on disk or through a message, it switches."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from embodied.errors import DataError, EmbodiedError, MessageError
+from embodied.serving.answer import Answer
+from embodied.serving.loader import Loader, Switched
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.weights.control import Revision
+from embodied.weights.manifest import MAX_NUMBER, Version
+from embodied.weights.pointers import Pointers, Stamp
+from embodied.weights.registry import Registry
+from embodied.weights.versions import State
+from embodied.wire.message import Message
+
+log = logging.getLogger(__name__)
+
+_REST_S = 1.0  # after a failure that may pass
+_SLOTS = ("pinned", "serving", "held")
+
+
+def audited(registry: Registry, policy: str, server: str) -> Switched:
+    """For a `Loader`: writes every switch of a server into its registry's audit. `server` names it there.
+
+    What cannot be written waits in the registry; a `RegistryWatcher` sees to it.
+    """
+
+    def switched(before: Version, now: Version, why: str) -> None:
+        came = before.label if before.hash else ""
+        registry.record("switch", policy, now, **{"from": came, "why": why, "server": server})
+
+    return switched
+
+
+class RegistryWatcher:
+    """Switches a host to the version its registry wants, and takes `point`, which moves the registry's pointers.
+
+    A version that is damaged or does not fit is said once and left alone until its files change, the pointers move or
+    another one is wanted; what is served stays.
+
+    Args:
+        host: Of the policy whose versions are followed.
+        loader: Reads them and moves pointers, in its thread.
+        registry: Where they are.
+        interval_s: Seconds between two looks at the disk.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        host: VersionedPolicy,
+        loader: Loader,
+        registry: Registry,
+        *,
+        interval_s: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host, self._loader, self._registry = host, loader, registry
+        self._interval_s, self._clock = interval_s, clock
+        self._policy = host.spec.name
+        self._pointers, self._kept = Pointers(), 0
+        self._wanted: Version | None = None
+        self._newest: Version | None = None
+        self._seen: Revision = ()
+        self._changed = False
+        self._asked = self._blind = False
+        self._due = -float("inf")
+        self._refused: tuple[Version, Stamp, State] | None = None
+        self._rest_until = self._write_at = -float("inf")
+        self._trouble = ""
+
+    def tick(self) -> None:
+        """Look at the registry if it is time to, and have another version loaded if it wants one."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + self._interval_s
+        revision = self._registry.revision(self._policy)
+        # Looked at once more after a change: a second one may have had the same time stamp.
+        if revision != self._seen or self._changed:
+            self._changed = revision != self._seen
+            self._seen = revision
+            self._look()
+        self._follow(now)
+        self._catch_up(now)
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        """Move a pointer, as a `point` message says; answered once that is on disk.
+
+        Raises:
+            MessageError: It names no slot or version.
+            Busy: Many versions wait to be loaded.
+        """
+        slot, version, note, by = (message.body.get(name) for name in ("slot", "version", "note", "by"))
+        if slot not in _SLOTS:
+            raise MessageError(f"no slot {str(slot)[:40]!r}", "point", f"one of {', '.join(_SLOTS)}")
+        if not (version is None or type(version) is str or (type(version) is int and 0 <= version <= MAX_NUMBER)):
+            raise MessageError(f"no version {str(version)[:40]!r}", "point", "give its number, its label, or null")
+        if slot == "held" and version is not None:
+            raise MessageError("a hold is only lifted, with version null", "point", "roll back to hold publication")
+        caller = answer.session.rpartition("/")[0]  # the name its keys give it, which it cannot choose
+        who = answer.session
+        if type(by) is str and by:
+            who = f"{by} ({caller})" if caller else by
+        request = f"{message.session}/{message.id}"
+
+        def move() -> None:
+            if slot == "held":
+                self._registry.resume(self._policy, by=who)
+            elif slot == "serving":
+                text = note if type(note) is str else ""
+                self._registry.rollback(self._policy, version, by=who, note=text, request=request)
+            elif version is None:
+                self._registry.unpin(self._policy, by=who)
+            else:
+                self._registry.pin(self._policy, version, by=who)
+
+        def done(result: Version | EmbodiedError) -> None:
+            if isinstance(result, EmbodiedError):
+                answer.refuse(result)
+                return
+            self._look()
+            self._due = -float("inf")
+            status = self.status()
+            answer("ack", {name: status[name] for name in ("wanted", "held", "pinned")})
+
+        # In the loader's thread, since another process may keep the registry's lock for a while.
+        self._loader.submit(move, why="point", done=done)
+
+    def status(self) -> Mapping[str, Any]:
+        """`wanted`, `newest` and `pinned` are labels, empty for none; `held` says since when, by whom and why,
+        null for not at all; `kept` counts versions on disk; `trouble` is the last error of following, or empty."""
+        held = self._pointers.held
+        return {
+            "wanted": self._wanted.label if self._wanted else "",
+            "newest": self._newest.label if self._newest else "",
+            "pinned": self._pointers.pinned.label if self._pointers.pinned else "",
+            "held": {"time": held.time, "by": held.by, "note": held.note, "restore": held.restore} if held else None,
+            "kept": self._kept,
+            "trouble": self._trouble,
+        }
+
+    def _look(self) -> None:
+        try:
+            versions = self._registry.versions(self._policy)
+            self._pointers = self._registry.pointers(self._policy)
+            self._wanted = self._registry.wanted(self._policy)
+            self._newest = max(versions, default=None)
+            self._kept, self._blind = len(versions), False
+        except EmbodiedError as error:
+            self._blind = True
+            self._say(error)
+
+    def _follow(self, now: float) -> None:
+        wanted, pointers = self._wanted, self._pointers
+        if wanted is None or self._blind or self._asked or self._loader.busy:
+            return
+        if wanted == self._host.version:
+            self._trouble = ""
+            return
+        if now < self._rest_until:
+            return
+        seen = (wanted, self._registry.stamp(), self._registry.state(self._policy, wanted))
+        if self._refused == seen:
+            return
+        before = self._host.version
+        why = "pin" if pointers.pinned == wanted else "rollback" if pointers.serving == wanted else "follow"
+
+        def done(result: Version | EmbodiedError) -> None:
+            self._asked = False
+            self._changed = True  # what is wanted may have moved meanwhile
+            if isinstance(result, Version):
+                self._trouble = ""
+                if why != "follow" and before.hash:
+                    log.warning(
+                        "policy %s: version %s instead of %s (%s)", self._policy, result.label, before.label, why
+                    )
+                return
+            if isinstance(result, DataError):
+                self._refused = seen
+            else:
+                self._rest_until = self._clock() + _REST_S
+            self._say(result)
+
+        self._asked = True
+        try:
+            self._loader.submit(lambda: self._registry.read(self._policy, wanted.label), why, done, back=True)
+        except EmbodiedError:  # others were quicker; at the next look again
+            self._asked = False
+
+    def _catch_up(self, now: float) -> None:
+        """Have the loader's thread write down what a full or read-only disk did not take."""
+        if now < self._write_at or self._loader.busy or not self._registry.behind:
+            return
+        self._write_at = now + _REST_S
+        try:
+            self._loader.submit(self._registry.catch_up, why="audit")
+        except EmbodiedError:  # others were quicker
+            return
+
+    def _say(self, error: EmbodiedError) -> None:
+        line = error.line()
+        if line != self._trouble:
+            log.error("policy %s: version %s goes on being served: %s", self._policy, self._host.version.label, line)
+        self._trouble = line

@@ -1,0 +1,374 @@
+"""Follows an upstream server's versions into a registry: what to ask next, and what to do with what comes back.
+
+No thread and no socket in here: `Replicator.step` is called over and over, with a clock and a link that a test may fake.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from embodied.errors import (
+    Busy,
+    CorruptFile,
+    DeadlineExceeded,
+    EmbodiedError,
+    InfrastructureError,
+    MessageError,
+    UserError,
+    WeightsRefused,
+)
+from embodied.spec import PolicySpec
+from embodied.weight_sync.partial_download import sweep
+from embodied.weight_sync.pull import Pull, Shapes, check_fits, check_new
+from embodied.weight_sync.rate_limit import Backoff, Pace, Stride
+from embodied.weights.manifest import Manifest, Version
+from embodied.weights.registry import Registry
+from embodied.wire.codecs import take_array
+from embodied.wire.message import Message
+
+log = logging.getLogger(__name__)
+
+WINDOW = 4
+"""Ranges in flight."""
+
+_DEADLINE_S = 30.0
+_SILENT_S = 10.0
+_ATTEMPTS = 3
+
+
+class Link(Protocol):
+    """What is needed of `embodied.wire.endpoint.Requester`."""
+
+    def submit(
+        self, kind: str, *, policy: str = "", body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> int: ...
+
+    def collect(self, ids: Iterable[int], timeout_s: float | None = None) -> Message: ...
+
+    def cancel(self, ids: Iterable[int]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """A request in flight: `status`, `manifest` or `range`."""
+
+    what: str
+    version: Version | None = None
+    offset: int = 0
+    size: int = 0
+    sent: float = 0.0
+
+
+class Replicator:
+    """Keeps a registry's `serving` at what upstream wants, fetching what is missing. One thread.
+
+    A newer version does not interrupt one that is half here, and interrupts at most once between two that were
+    finished: a link slower than upstream publishes still brings versions. An older one, a rollback, interrupts always.
+
+    Args:
+        link: To upstream.
+        registry: Where versions are kept; with `trusted`, others are refused before they are fetched.
+        incoming: Folder of what has partly arrived.
+        policy: The name it is served under upstream.
+        spec, shapes: Of the policy here; other versions are refused before they are asked for.
+        serving: The version served here, told upstream.
+        name: What this follower is called upstream.
+        pace: Caps what is asked for.
+        poll_s: How often upstream is asked what it wants.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        registry: Registry,
+        incoming: Path,
+        policy: str,
+        spec: PolicySpec,
+        shapes: Shapes,
+        serving: Callable[[], Version],
+        *,
+        name: str,
+        pace: Pace | None = None,
+        poll_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link, self._registry, self._incoming, self._policy = link, registry, incoming, policy
+        self._spec, self._shapes, self._serving, self._name = spec, shapes, serving, name
+        self._pace, self._poll_s, self._clock = pace or Pace(0.0, clock), poll_s, clock
+        self._asked: dict[int, _Ask] = {}
+        self._poll_at, self._heard, self._started = clock(), -float("inf"), clock()
+        self._said: Version | None = None
+        self._wanted: Version | None = None
+        self._pull: Pull | None = None
+        self._jumped = False
+        self._attempts = 0
+        self._link_rest, self._version_rest = Backoff(), Backoff()
+        self._stride = Stride(self._pace.rate)
+        self._error, self._final = "", False
+        self._silent_s = max(_SILENT_S, 3 * poll_s)
+        self._cut = False
+        self._damaged: Version | None = None
+
+    def step(self, wait_s: float) -> float:
+        """Ask what is due and take in at most one answer, waiting `wait_s` at most.
+
+        Returns:
+            Seconds until there is something to do, at most `wait_s`.
+
+        Raises:
+            EmbodiedError: Something went wrong outside of any request; it may be called again.
+        """
+        now = self._clock()
+        self._note_link(now)
+        self._ask_status(now)
+        self._ask_ranges(now)
+        wait = min(wait_s, self._due(now))
+        if not self._asked:
+            return wait
+        try:
+            answer = self._link.collect(tuple(self._asked), timeout_s=wait)
+        except EmbodiedError as error:
+            self._failed(error)
+            return 0.0 if error.request is not None or isinstance(error, DeadlineExceeded) else wait
+        self._heard = self._clock()
+        ask = self._asked.pop(answer.id)
+        try:
+            self._take(ask, answer)
+        except EmbodiedError as error:
+            self._blame(error, self._link_rest if ask.what == "range" else self._version_rest)
+        return 0.0
+
+    def status(self) -> dict[str, Any]:
+        """Plain values: whether upstream is heard, what it wants, what is being fetched, the last error's line,
+        and `final`: whether that is a refusal that will not pass by itself."""
+        now, pull, wanted = self._clock(), self._pull, self._wanted
+        state: dict[str, Any] = {
+            "state": "connected" if now - self._heard < self._silent_s else "cut",
+            "silent_s": round(self._silent(now), 1),
+            "wanted": wanted.label if wanted else "",
+            "error": self._error,
+            "final": bool(self._error) and self._final,
+        }
+        if pull is not None:
+            state["pulling"] = {
+                "version": pull.label,
+                "bytes": pull.received,
+                "of": pull.manifest.nbytes,
+                "mbit_s": round(pull.rate(now) * 8e-6, 3),
+            }
+        return state
+
+    def close(self) -> None:
+        """Stop; what has arrived stays on disk."""
+        if self._pull is not None:
+            self._pull.close()
+            self._pull = None
+
+    def _silent(self, now: float) -> float:
+        return now - max(self._heard, self._started)
+
+    def _note_link(self, now: float) -> None:
+        cut = self._silent(now) >= self._silent_s
+        if cut == self._cut:
+            return
+        self._cut, policy = cut, self._spec.name
+        if cut:
+            label = self._serving().label
+            log.warning("policy %s: the link to upstream is cut; version %s goes on being served", policy, label)
+        else:
+            log.warning("policy %s: the link to upstream is back", policy)
+
+    def _due(self, now: float) -> float:
+        """Seconds until something can be asked."""
+        due = float("inf") if self._in_flight("status") else self._poll_at - now
+        if self._pull is not None and self._pull.todo and self._in_flight("range") < WINDOW:
+            due = min(due, max(self._pace.wait(), self._link_rest.wait(now)))
+        return max(due, 0.001)
+
+    def _in_flight(self, what: str) -> int:
+        return sum(ask.what == what for ask in self._asked.values())
+
+    def _ask(self, ask: _Ask, kind: str, body: Mapping[str, Any]) -> None:
+        self._asked[self._link.submit(kind, policy=self._policy, body=body, timeout_s=_DEADLINE_S)] = ask
+
+    def _ask_status(self, now: float) -> None:
+        serving = self._serving()
+        if self._in_flight("status") or (now < self._poll_at and serving == self._said):
+            return
+        self._said, self._poll_at = serving, now + self._poll_s
+        label = serving.label if serving.hash else ""
+        self._ask(_Ask("status"), "status", {"follow": {"name": self._name, "serving": label}})
+
+    def _ask_ranges(self, now: float) -> None:
+        pull = self._pull
+        while pull is not None and pull.todo and self._in_flight("range") < WINDOW:
+            if self._pace.wait() > 0 or self._link_rest.wait(now) > 0:
+                return
+            offset, size = pull.next(self._stride.size)
+            body = {"op": "range", "version": pull.label, "offset": offset, "size": size}
+            try:
+                self._ask(_Ask("range", pull.manifest.version, offset, size, now), "credit", body)
+            except BaseException:
+                pull.again(offset, size)
+                raise
+            self._pace.spend(size)
+
+    def _take(self, ask: _Ask, answer: Message) -> None:
+        if ask.what == "status":
+            self._hear(answer)
+        elif ask.what == "manifest":
+            if ask.version is not None and ask.version == self._wanted and self._pull is None:
+                self._begin(ask.version, answer)
+        elif self._pull is not None and ask.version == self._pull.manifest.version:
+            self._receive(self._pull, ask, answer)
+
+    def _hear(self, answer: Message) -> None:
+        label = answer.body.get("wanted")
+        if not isinstance(label, str):
+            raise MessageError("it says of no version that it wants it", "upstream", "run the same version on both")
+        wanted = Version.parse(label) if label else None
+        if wanted != self._wanted:
+            self._wanted, self._attempts = wanted, 0
+            self._version_rest.clear()
+        self._aim()
+
+    def _aim(self) -> None:
+        """Serve what upstream wants if it is here, else see that it is fetched."""
+        wanted, pull, now = self._wanted, self._pull, self._clock()
+        if wanted is None or self._version_rest.wait(now) > 0:
+            return
+        if self._registry.held(self._spec.name) is not None:  # a rollback on the edge itself stays until resumed here
+            return
+        if self._is_here(wanted):
+            if pull is not None and pull.manifest.version != wanted:
+                self._drop(pull)
+            self._serve(wanted)
+            self._error = ""
+        elif self._overtakes(wanted, pull) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
+            if pull is not None:
+                self._jumped = self._jumped or wanted.number > pull.manifest.number
+                self._drop(pull)
+            self._ask(_Ask("manifest", wanted), "credit", {"op": "manifest", "version": wanted.label})
+
+    def _is_here(self, version: Version) -> bool:
+        """Whether the registry has the version, whole: it is read once, and again only after its files changed."""
+        if version not in self._registry.versions(self._spec.name):
+            return False
+        try:
+            self._registry.check(self._spec.name, version)
+        except (CorruptFile, WeightsRefused) as error:
+            if self._damaged != version:
+                log.warning("policy %s: fetched again, since it is damaged here: %s", self._spec.name, error.line())
+            self._damaged = version
+            return False
+        self._damaged = None
+        return True
+
+    def _overtakes(self, wanted: Version, pull: Pull | None) -> bool:
+        """Whether fetching `wanted` may begin now."""
+        if pull is None or wanted.number < pull.manifest.number:
+            return True
+        return wanted != pull.manifest.version and not self._jumped and 2 * pull.received < pull.manifest.nbytes
+
+    def _begin(self, version: Version, answer: Message) -> None:
+        try:
+            manifest = Manifest.from_dict(answer.body.get("manifest"))
+            signature = answer.body.get("signature")
+            if manifest.version != version or not isinstance(signature, str):
+                raise MessageError(f"not the manifest of {version.label}", "upstream", "run the same version on both")
+            if self._registry.trusted is not None:
+                self._registry.trusted.check(manifest, signature)
+            check_fits(manifest, self._spec, self._shapes)
+            check_new(manifest, self._registry.versions(manifest.policy))
+        except EmbodiedError:
+            self._attempts = _ATTEMPTS  # it would be the same manifest again
+            raise
+        sweep(self._incoming, keep=manifest.label)
+        self._pull = Pull(manifest, signature, self._incoming, self._clock())
+        if self._pull.complete:
+            self._finish(self._pull)
+
+    def _receive(self, pull: Pull, ask: _Ask, answer: Message) -> None:
+        now = self._clock()
+        try:
+            data, digest = take_array(answer.arrays, "data", "uint8", (ask.size,)), answer.body.get("hash")
+            pull.take(ask.offset, data, str(digest))
+        except InfrastructureError as error:
+            self._drop(pull)
+            self._blame(error, self._version_rest)
+            return
+        except BaseException:
+            pull.again(ask.offset, ask.size)
+            raise
+        self._link_rest.clear()
+        self._stride.took(ask.size, now - ask.sent)
+        if pull.complete:
+            self._finish(pull)
+
+    def _finish(self, pull: Pull) -> None:
+        manifest = pull.manifest
+        try:
+            self._registry.adopt(manifest, manifest.verify(pull.tensors()), pull.signature)
+            log.info("fetched version %s of policy %s from upstream", manifest.label, manifest.policy)
+            self._jumped, self._error = False, ""
+            self._serve(manifest.version)
+        except EmbodiedError as error:
+            self._attempts += isinstance(error, WeightsRefused)
+            self._blame(error, self._version_rest)
+        finally:
+            self._drop(pull)
+        self._aim()
+
+    def _serve(self, version: Version) -> None:
+        """Let the registry say so; what is pinned on the edge itself goes before."""
+        policy = self._spec.name
+        newest = max(self._registry.versions(policy), default=None)
+        if (self._registry.pointers(policy).serving or newest) != version:
+            self._registry.serve(policy, version, by="upstream")
+
+    def _failed(self, error: EmbodiedError) -> None:
+        """A request was refused or not answered."""
+        now = self._clock()
+        if error.request is None:
+            if not isinstance(error, DeadlineExceeded):
+                self._blame(error, self._link_rest)
+            return
+        ask, pull = self._asked.pop(error.request), self._pull
+        if not isinstance(error, DeadlineExceeded):
+            self._heard = now
+        if pull is not None and ask.what == "range" and ask.version == pull.manifest.version:
+            if isinstance(error, WeightsRefused):  # it was deleted upstream; what is wanted now is something else
+                self._drop(pull)
+                self._poll_at = now
+            else:
+                pull.again(ask.offset, ask.size)
+        if isinstance(error, DeadlineExceeded):
+            self._stride.least()
+            self._say(error)
+        elif isinstance(error, Busy):
+            self._link_rest.fail(now)
+        else:
+            self._blame(error, self._version_rest if isinstance(error, WeightsRefused) else self._link_rest)
+
+    def _blame(self, error: EmbodiedError, rest: Backoff) -> None:
+        self._say(error)
+        rest.fail(self._clock())
+
+    def _say(self, error: EmbodiedError) -> None:
+        if error.line() != self._error:
+            log.warning("following upstream: %s", error.line())
+        self._error = error.line()
+        self._final = isinstance(error, UserError) or self._attempts >= _ATTEMPTS
+
+    def _drop(self, pull: Pull) -> None:
+        ids = [id for id, ask in self._asked.items() if ask.what == "range"]
+        self._link.cancel(ids)
+        for id in ids:
+            del self._asked[id]
+        pull.discard()
+        if self._pull is pull:
+            self._pull = None

@@ -1,0 +1,203 @@
+"""The upstream's side of an edge: hands out versions in ranges, and hears what its followers serve. No sockets."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embodied.errors import CorruptFile, MessageError, UserError, WeightsRefused
+from embodied.serving.answer import Answer
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.weight_sync.sources import CopySource, FileSource, Source
+from embodied.weights.manifest import Version
+from embodied.weights.registry import Registry, Signer
+from embodied.weights.transfer import chunk_hash
+from embodied.weights.versions import TENSORS
+from embodied.wire.message import Message
+
+RANGE = 2**20
+"""Bytes of one range at most."""
+
+_IDLE_S = 60.0
+_FILES, _COPIES = 8, 1
+_FOLLOWERS = 256
+_FORGET_S = 3600.0
+_NAME = 100
+_LOOK_S = 0.2
+
+
+@dataclass
+class _Follower:
+    serving: str
+    heard: float
+
+
+@dataclass
+class _Open:
+    source: Source
+    used: float
+
+
+class VersionServer:
+    """A desk's part that answers `credit`. Every answer is complete in itself, so any follower may ask at any time.
+
+    Args:
+        host: Whose policy it is; what it serves is offered where there is no registry, or not in it.
+        registry: Every version in it is offered.
+        build: What a follower makes the same policy from.
+        signer: Signs what is offered and has no signature yet, such as versions of a run on this machine.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        host: VersionedPolicy,
+        *,
+        registry: Registry | None = None,
+        build: Mapping[str, Any] | None = None,
+        signer: Signer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._signer = signer
+        self._host, self._registry, self._build, self._clock = host, registry, dict(build or {}), clock
+        self._open: dict[Version, _Open] = {}
+        self._followers: dict[str, _Follower] = {}
+        self._wanted: tuple[float, Version | None] = (-float("inf"), None)
+        self._handed_out = 0
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        """Answer `manifest` or `range`.
+
+        Raises:
+            WeightsRefused: The version is not kept any more; names the one wanted.
+            Busy: It is being made ready; ask again.
+            MessageError: The request is malformed.
+            CorruptFile: The version is damaged on disk.
+        """
+        op, version = message.body.get("op"), self._version(message.body.get("version"))
+        if op == "manifest":
+            source = self._source(version)
+            manifest, signature = source.manifest, source.signature
+            if not signature and self._signer is not None:
+                signature = self._signer.sign(manifest)
+            answer(
+                "push",
+                {"op": "manifest", "manifest": manifest.to_dict(), "signature": signature, "build": self._build},
+            )
+        elif op == "range":
+            source = self._source(version)
+            offset, size = _range(message.body, source.manifest.nbytes)
+            try:
+                data = source.read(offset, size)
+            except (CorruptFile, WeightsRefused):
+                del self._open[version]
+                raise
+            self._handed_out += size
+            body = {"op": "range", "version": version.label, "offset": offset, "hash": chunk_hash(data)}
+            answer("push", body, {"data": data})
+        else:
+            raise MessageError(f"unknown op {str(op)[:20]!r}", "credit", "send manifest or range")
+
+    def heard(self, session: str, body: Mapping[str, Any]) -> None:
+        """Take a follower's report, `follow: {name, serving}` of a `status` message.
+
+        Raises:
+            MessageError: It is malformed.
+        """
+        follow = body.get("follow")
+        name, serving = (follow.get(key) for key in ("name", "serving")) if isinstance(follow, dict) else (None, None)
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME or not isinstance(serving, str):
+            raise MessageError("a follower without name or version", "status", "send follow: {name, serving}")
+        label = Version.parse(serving).label if serving else ""
+        self._followers.pop(name, None)
+        self._followers[name] = _Follower(label, self._clock())
+        if len(self._followers) > _FOLLOWERS:
+            del self._followers[next(iter(self._followers))]  # the one that was silent longest
+
+    def tick(self) -> None:
+        """Forget followers that are gone, and let go of versions that nobody fetches."""
+        now = self._clock()
+        for version, opened in list(self._open.items()):
+            if now - opened.used >= _IDLE_S:
+                del self._open[version]
+        while self._followers:
+            name, follower = next(iter(self._followers.items()))
+            if now - follower.heard < _FORGET_S:
+                break
+            del self._followers[name]
+
+    def status(self) -> Mapping[str, Any]:
+        """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
+        `handed_out`, bytes."""
+        now, wanted = self._clock(), self.wanted()
+        followers = {
+            name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
+            for name, follower in self._followers.items()
+        }
+        return {"wanted": wanted.label if wanted else "", "followers": followers, "handed_out": self._handed_out}
+
+    def wanted(self) -> Version | None:
+        """What followers should serve: what the registry says, else what the host serves; None for initial weights."""
+        looked, wanted = self._wanted
+        if self._clock() - looked >= _LOOK_S:
+            wanted = None
+            if self._registry is not None:
+                try:
+                    wanted = self._registry.wanted(self._host.spec.name)
+                except CorruptFile:
+                    wanted = None  # its follower says so; what is served is still whole
+            if wanted is None and self._host.manifest is not None:
+                wanted = self._host.version
+            self._wanted = (self._clock(), wanted)
+        return wanted
+
+    def _version(self, label: Any) -> Version:
+        if not isinstance(label, str):
+            raise MessageError("no version is named", "credit", "send its label, or an empty text for the one wanted")
+        if label:
+            return Version.parse(label)
+        wanted = self.wanted()
+        if wanted is None:
+            raise WeightsRefused("initial weights are served, which have no version", "policy server", "ask later")
+        return wanted
+
+    def _source(self, version: Version) -> Source:
+        opened = self._open.pop(version, None)
+        if opened is None:
+            opened = _Open(self._find(version), 0.0)
+        opened.used = self._clock()
+        self._open[version] = opened
+        self._bound(FileSource, _FILES)
+        self._bound(CopySource, _COPIES)
+        return opened.source
+
+    def _bound(self, kind: type, most: int) -> None:
+        mine = [version for version, opened in self._open.items() if isinstance(opened.source, kind)]
+        for version in mine[: max(len(mine) - most, 0)]:
+            del self._open[version]
+
+    def _find(self, version: Version) -> Source:
+        policy, registry, manifest = self._host.spec.name, self._registry, self._host.manifest
+        if registry is not None and version in registry.versions(policy):
+            try:
+                known, signature = registry.manifest(policy, version.label), registry.signature(policy, version.label)
+                return FileSource(registry.path(policy, version) / TENSORS, known, signature)
+            except (CorruptFile, UserError, WeightsRefused):
+                if version in registry.versions(policy):
+                    raise
+        if manifest is not None and manifest.version == version:
+            return CopySource(manifest, self._host.tensors)
+        wanted = self.wanted()
+        raise WeightsRefused(
+            f"version {version.label} is not kept here",
+            f"policy {policy}",
+            f"ask for {wanted.label}" if wanted and wanted != version else "ask again later",
+        )
+
+
+def _range(body: Mapping[str, Any], nbytes: int) -> tuple[int, int]:
+    offset, size = body.get("offset"), body.get("size")
+    if type(offset) is not int or type(size) is not int or offset < 0 or not 0 < size <= min(RANGE, nbytes - offset):
+        given = f"offset {str(offset)[:20]}, size {str(size)[:20]} of {nbytes} bytes"
+        raise MessageError(f"no range: {given}", "credit", f"ask for 1 to {RANGE} bytes within the content")
+    return offset, size

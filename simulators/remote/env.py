@@ -1,0 +1,371 @@
+"""The env whose environments run in workers: `embodied.rollout.env.Env` over the wire."""
+
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embodied import noise
+from embodied.data import Observation, Outcome, Resets, RewardStatus, Rows, StepResult
+from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, SpecMismatch, UserError
+from embodied.spec import EnvSpec
+from embodied.wire.message import Message
+from simulators.remote.answers import Streams, streams_of, take_step
+from simulators.remote.worker_pool import WorkerPool
+
+log = logging.getLogger(__name__)
+
+_MAX_SEED = 2**63 - 1
+_SEED_MASK = 2**31 - 1  # some suites take no larger seeds
+
+
+@dataclass(eq=False)
+class _Part:
+    """Rows whose environments are in one worker, as long as there is one."""
+
+    ids: NDArray[np.int32]
+    session: str
+    peer: bytes | None = None
+
+
+class RemoteEnv:
+    """`num_envs` envs in workers, each with consecutive rows; all are asked at once, then waited for.
+
+    Seeds and counters live here, and an environment is a function of its seed and actions: `snapshot` holds those, and
+    `restore` takes the steps again. An environment that does not come to the same observation ends its episode as an
+    infrastructure fault at the next step.
+
+    A worker that is gone, silent for `timeout_s`, or says what cannot be understood, ends the episodes of its rows as
+    infrastructure faults; another, or its successor, takes the rows over.
+
+    Args:
+        pool: Where the workers call.
+        num_envs: B.
+        num_workers: How many workers share the rows.
+        timeout_s: How long to wait for an answer, and for workers to come.
+        success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
+        seed: Draws the episode seeds that `reset` is not given.
+        task, instruction: What the spec calls the task, and says of it; where empty, what the workers call it.
+        release: Called once at `close`.
+
+    Raises:
+        SpecMismatch: A worker runs something else.
+        InfrastructureError: Too few workers came.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        num_envs: int,
+        num_workers: int,
+        timeout_s: float,
+        success_ends: bool,
+        seed: int = 0,
+        task: str = "",
+        instruction: str = "",
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pool, self._timeout_s, self._success_ends, self._release = pool, timeout_s, success_ends, release
+        self.num_envs, self.autoreset, self.seed = num_envs, True, seed
+        self.physics_s, self.faults = 0.0, 0
+        session = f"{pool.name}-{uuid.uuid4().hex[:12]}"
+        shares = np.array_split(np.arange(num_envs, dtype=np.int32), min(num_workers, num_envs))
+        self._parts = [_Part(share, f"{session}-{i}") for i, share in enumerate(shares)]
+        self._place(self._parts, time.monotonic() + timeout_s)
+        spec = pool.spec
+        assert spec is not None  # there is a worker
+        self.spec: EnvSpec = dataclasses.replace(spec, task=task or spec.task, instruction=instruction)
+        agent = self.spec.agents["robot"]
+        self.action_limit = agent.action_limits
+        self._rows = Rows.of_envs(num_envs)
+        self._rows.episode -= 1
+        self._active = np.zeros(num_envs, bool)
+        self._broken = np.zeros(num_envs, bool)
+        self._seeds = np.zeros(num_envs, np.int64)
+        self._taken = np.zeros((num_envs, self.spec.episode_steps, agent.action_dim), np.float32)
+        self._last: Streams = {s.name: np.zeros((num_envs, *s.shape), s.dtype) for s in agent.observations}
+        self._begun = False
+
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
+        """As `Env.reset`.
+
+        Raises:
+            ConfigError: `seeds` is not one integer from 0 to 2^63 - 1 per env.
+            InfrastructureError: No worker can start the episodes.
+        """
+        everyone = np.arange(self.num_envs, dtype=np.int32)
+        if seeds is not None:
+            given = np.asarray(seeds)
+            whole = given.shape == (self.num_envs,) and np.issubdtype(given.dtype, np.integer)
+            if not whole or (given < 0).any() or (given > _MAX_SEED).any():
+                fix = f"give {self.num_envs} integers from 0 to {_MAX_SEED}"
+                raise ConfigError(f"seeds of shape {given.shape}, {given.dtype}", "reset", fix)
+        chosen = self._next_seeds(everyone) if seeds is None else given.astype(np.int64)
+        self._start(everyone, chosen)
+        self._begun = True
+        return self._observation(), self._starts(everyone)
+
+    def step(self, actions: NDArray[np.float32]) -> StepResult:
+        """As `Env.step`.
+
+        Raises:
+            SpecMismatch: `actions` are not [B, D].
+            ConfigError: No episode was ever started.
+            InfrastructureError: A worker was lost, and no other came in time.
+        """
+        actions = np.asarray(actions, np.float32)
+        if actions.shape != (self.num_envs, len(self.action_limit)):
+            wanted = (self.num_envs, len(self.action_limit))
+            raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
+        if not self._begun:
+            raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
+        live = self._active.copy()
+        clipped = np.clip(actions, -self.action_limit, self.action_limit)
+        clipped[self._broken] = np.nan  # which a worker takes for a fault
+        self._taken[live, self._rows.step[live]] = clipped[live]
+        self._rows.step[live] += 1
+        seeds = self._next_seeds(np.arange(self.num_envs, dtype=np.int32))
+        broken = np.flatnonzero(self._broken & live)
+        before = {name: values[broken] for name, values in self._last.items()}
+        rewards, outcomes, final, orphans = self._ask(live, clipped, seeds)
+        ended = np.flatnonzero(outcomes).astype(np.int32)
+        for name, values in before.items():  # what was seen before the worker came to something else
+            final[name][broken] = values
+        self._broken[ended] = False
+        faulty = outcomes == Outcome.INFRASTRUCTURE_FAULT
+        self.faults += int(faulty.sum())
+        terminated = np.isin(outcomes, (Outcome.SUCCESS, Outcome.FAILURE))
+        truncated = (outcomes != Outcome.RUNNING) & ~terminated
+        started = None
+        if self.autoreset and len(ended):
+            self._count_start(ended, seeds[ended])
+            if len(orphans):
+                self._begin(orphans)
+            started = self._starts(ended)
+        self._active[ended] = self.autoreset
+        return StepResult(
+            self._observation(),
+            np.where(faulty, np.float32(0), rewards),
+            np.where(faulty, RewardStatus.FAILED, RewardStatus.SCORED).astype(np.uint8),
+            terminated,
+            truncated,
+            outcomes,
+            np.where(live[:, None], np.nan_to_num(clipped), 0.0).astype(np.float64),
+            ended,
+            {name: values[ended] for name, values in final.items()},
+            started,
+        )
+
+    def expert(self) -> NDArray[np.float32]:
+        """Raises `ConfigError`: other projects' environments bring no scripted expert."""
+        fix = "train without warm_start.demonstrations"
+        raise ConfigError(f"{self.spec.task} has no scripted expert", f"env {self._pool.wanted.env}", fix)
+
+    def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
+        """As `Env.snapshot`: seeds, actions since, counters, and what was last observed."""
+        index = self._index(ids)
+        longest = int(self._rows.step[index].max(initial=0))
+        return {
+            "seed": self._seeds[index].copy(),
+            "actions": self._taken[index, :longest].copy(),
+            "episode": self._rows.episode[index].copy(),
+            "step": self._rows.step[index].copy(),
+            "active": self._active[index].copy(),
+            **{f"last/{name}": values[index].copy() for name, values in self._last.items()},
+        }
+
+    def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
+        """As `Env.restore`: starts the episodes again with their seeds, and takes the same actions.
+
+        Raises:
+            SpecMismatch: The snapshot has other sizes than `ids` and this task.
+            InfrastructureError: No worker can start the episodes.
+        """
+        index = self._index(ids)
+        self._check(snapshot, len(index))
+        step, active = snapshot["step"].astype(np.int32), snapshot["active"].astype(bool)
+        self._seeds[index], self._rows.step[index] = snapshot["seed"], step
+        self._rows.episode[index] = snapshot["episode"]
+        self._taken[index, : snapshot["actions"].shape[1]] = snapshot["actions"]
+        self._active[index], self._broken[index] = active, False
+        last = {name: snapshot[f"last/{name}"] for name in self._last}
+        running = index[active]
+        if len(running):
+            self._begin(running, replay=True)
+            floats = [name for name, values in self._last.items() if values.dtype == np.float32]
+            same = np.ones(len(running), bool)
+            for name in floats:
+                axes = tuple(range(1, self._last[name].ndim))
+                same &= (self._last[name][running] == last[name][active]).all(axis=axes)
+            self._broken[running[~same]] = True
+            if not same.all():
+                log.warning("%d episodes of %s do not repeat, and end as faults", (~same).sum(), self.spec.task)
+        for name, values in last.items():
+            self._last[name][index] = values
+        self._begun = True
+
+    def close(self) -> None:
+        """Give the workers back; the last env at an address stops listening there."""
+        for part in self._parts:
+            if part.peer is not None:
+                self._pool.release(part.session, part.peer)
+            part.peer = None
+        self._release()
+        self._release = lambda: None
+
+    def _start(self, ids: NDArray[np.int32], seeds: NDArray[np.int64]) -> None:
+        """Begin the next episodes of `ids`."""
+        self._count_start(ids, seeds)
+        self._begin(ids)
+        self._active[ids], self._broken[ids] = True, False
+
+    def _count_start(self, ids: NDArray[np.int32], seeds: NDArray[np.int64]) -> None:
+        self._rows.episode[ids] += 1
+        self._rows.step[ids] = 0
+        self._seeds[ids] = seeds
+
+    def _next_seeds(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:
+        """[M] seeds of the next episodes of `ids`, from (seed, env, episode)."""
+        keys = np.zeros((len(ids), 5), np.int64)
+        keys[:, 0], keys[:, 1], keys[:, 3] = self.seed, ids, self._rows.episode[ids] + 1
+        return noise.integers(keys) & _SEED_MASK
+
+    def _ask(
+        self, live: NDArray[np.bool_], actions: NDArray[np.float32], seeds: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.uint8], Streams, NDArray[np.int32]]:
+        """Let the workers take one step of the rows `live`.
+
+        Returns:
+            Rewards [B], outcomes [B], last observations [B, ...] of the episodes that ended, and the rows whose
+            workers were lost, which end as faults with what was last observed.
+        """
+        asked = {part.peer: (part, part.ids[live[part.ids]]) for part in self._parts if part.peer is not None}
+        asked = {peer: (part, ids) for peer, (part, ids) in asked.items() if len(ids)}
+        messages = {}
+        for peer, (part, ids) in asked.items():
+            arrays = {"ids": ids - part.ids[0], "actions": actions[ids]}
+            if self.autoreset:
+                arrays["seeds"] = seeds[ids]
+            messages[peer] = Message("step", session=part.session, arrays=arrays)
+        rewards, outcomes = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.uint8)
+        final = {name: values.copy() for name, values in self._last.items()}
+        orphans: list[NDArray[np.int32]] = []
+        seconds = [0.0]
+        for peer, answer in self._pool.exchange(messages, self._timeout_s).items():
+            part, ids = asked[peer]
+            try:
+                stepped = take_step(answer, self.spec, self._rows.step[ids])
+            except EmbodiedError as error:
+                self._lose(part, error)
+                outcomes[ids] = Outcome.INFRASTRUCTURE_FAULT
+                orphans.append(ids)
+                continue
+            rewards[ids], outcomes[ids] = stepped.rewards, stepped.outcomes
+            for name, values in stepped.final.items():
+                final[name][ids[stepped.ended]] = values
+            for name, values in stepped.streams.items():
+                self._last[name][ids] = values
+            seconds.append(stepped.physics_s)
+            for fault in stepped.faults:
+                log.warning("a fault in rows %d to %d: %s", ids[0], ids[-1], fault)
+        self.physics_s += max(seconds)
+        lost = np.concatenate(orphans) if orphans else np.zeros(0, np.int32)
+        return rewards, outcomes, final, np.sort(lost)
+
+    def _begin(self, ids: NDArray[np.int32], replay: bool = False) -> None:
+        """Start the episodes of `ids` with their seeds, and take the actions taken so far if this is a `replay`.
+
+        A worker that is lost on the way is replaced, until the deadline.
+        """
+        limit = time.monotonic() + self._timeout_s
+        mine = {part.session: part.ids[np.isin(part.ids, ids)] for part in self._parts}
+        todo = [part for part in self._parts if len(mine[part.session])]
+        cause: EmbodiedError | None = None
+        while todo:
+            if cause is not None and time.monotonic() >= limit:
+                raise cause
+            self._place(todo, limit, cause)
+            parts = {part.peer: part for part in todo if part.peer is not None}
+            messages = {peer: self._reset_message(part, mine[part.session], replay) for peer, part in parts.items()}
+            for peer, answer in self._pool.exchange(messages, self._timeout_s).items():
+                part = parts[peer]
+                rows = mine[part.session]
+                try:
+                    streams = streams_of(answer, "stream", self.spec.agents["robot"].observations, len(rows))
+                except EmbodiedError as error:
+                    cause = error
+                    self._lose(part, error)
+                    if isinstance(error, UserError):
+                        raise
+                    continue
+                for name, values in streams.items():
+                    self._last[name][rows] = values
+                todo.remove(part)
+
+    def _reset_message(self, part: _Part, ids: NDArray[np.int32], replay: bool) -> Message:
+        arrays: dict[str, NDArray[Any]] = {"ids": ids - part.ids[0], "seeds": self._seeds[ids]}
+        if replay:
+            lengths = self._rows.step[ids]
+            arrays |= {"lengths": lengths, "actions": self._taken[ids, : int(lengths.max(initial=0))]}
+        body = {"size": len(part.ids), "success_ends": self._success_ends}
+        return Message("reset", session=part.session, body=body, arrays=arrays)
+
+    def _place(self, parts: list[_Part], limit: float, cause: EmbodiedError | None = None) -> None:
+        """Find a worker for each part that has none."""
+        homeless = [part for part in parts if part.peer is None]
+        if not homeless:
+            return
+        taken = {part.peer for part in self._parts if part.peer is not None}
+        try:
+            workers = self._pool.acquire(homeless[0].session, len(homeless), taken, limit)
+        except InfrastructureError as error:
+            if cause is None:
+                raise
+            raise InfrastructureError(
+                f"{cause.what} ({cause.where}), and {error.what}", error.where, error.fix
+            ) from None
+        for part, worker in zip(homeless, workers, strict=True):
+            part.peer = worker.peer
+
+    def _lose(self, part: _Part, error: EmbodiedError) -> None:
+        log.warning(
+            "rows %d to %d of %s lose their worker: %s", part.ids[0], part.ids[-1], self.spec.task, error.line()
+        )
+        assert part.peer is not None
+        self._pool.release(part.session, part.peer, error)
+        part.peer = None
+
+    def _observation(self) -> Observation:
+        streams = {name: values.copy() for name, values in self._last.items()}
+        return Observation(self._rows.take(slice(None)), streams, self._rows.step / np.float64(self.spec.control_hz))
+
+    def _starts(self, ids: NDArray[np.int32]) -> Resets:
+        return Resets(ids.copy(), self._seeds[ids].copy(), np.zeros((len(ids), 0)))
+
+    def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
+        """`ids` ascending and checked, or all."""
+        index = np.arange(self.num_envs) if ids is None else np.atleast_1d(np.asarray(ids))
+        valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
+        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_envs):
+            raise ConfigError(f"env ids {index}", "ids", f"give ascending integers below {self.num_envs}")
+        return index.astype(np.int32)
+
+    def _check(self, snapshot: dict[str, NDArray[Any]], count: int) -> None:
+        """Raise `SpecMismatch` unless a snapshot is one of `count` rows of this task."""
+        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("seed", "episode", "step", "active"), (count,))
+        wanted |= {f"last/{name}": (count, *values.shape[1:]) for name, values in self._last.items()}
+        for name, shape in wanted.items():
+            if name not in snapshot or snapshot[name].shape != shape:
+                fix = f"its shape must be {shape}"
+                raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
+        actions = snapshot.get("actions", np.zeros(0))
+        longest = int(snapshot["step"].max(initial=0))
+        fits = actions.ndim == 3 and actions.shape[::2] == (count, len(self.action_limit))
+        if not fits or not longest <= actions.shape[1] <= self.spec.episode_steps:
+            raise SpecMismatch("a snapshot of another task or count", "snapshot actions", "use one of this task")

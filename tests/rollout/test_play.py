@@ -1,0 +1,111 @@
+"""Episodes played with each way to execute chunks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+
+from embodied.client import Ensembling, LocalClient, RealTime, RecedingHorizon
+from embodied.client.execution import Strategy
+from embodied.data import ActionChunk, Observation, Outcome, Resets, RewardStatus, Rows, StepResult
+from embodied.errors import ConfigError
+from embodied.learning.batch import check_on_policy
+from embodied.rollout.play import Played, by_policy, play
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.spec import AgentSpec, EnvSpec, PolicySpec, Stream
+
+B, K, STEPS, DT = 3, 4, 9, 0.1
+PREFIX = (Stream("action_prefix", (K, 1)), Stream("prefix_length", (1,), "int32"))
+
+
+class Line:
+    """B points on a line; row b's episode ends after `STEPS - b` steps, and it is parked then."""
+
+    spec = EnvSpec("line", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("dx", (1,)),))}, 1 / DT, "", STEPS)
+    num_envs, autoreset, seed, physics_s, faults = B, False, 0, 0.0, 0
+
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
+        self.rows, self.x, self.taken = Rows.of_envs(B), np.zeros((B, 1), np.float32), list[NDArray[np.float32]]()
+        starts = Resets(np.arange(B, dtype=np.int32), np.asarray(seeds, np.int64), np.zeros((B, 0)))
+        return self._observe(), starts
+
+    def step(self, actions: NDArray[np.float32]) -> StepResult:
+        before = self.rows.step < STEPS - np.arange(B)
+        self.taken.append(actions[:, 0])
+        self.x += np.where(before[:, None], actions, 0)
+        self.rows.step += before.astype(np.int32)
+        over = before & (self.rows.step >= STEPS - np.arange(B))
+        ended = np.flatnonzero(over).astype(np.int32)
+        outcomes = np.where(over, Outcome.TIME_LIMIT, Outcome.RUNNING).astype(np.uint8)
+        status = np.full(B, RewardStatus.SCORED, np.uint8)
+        return StepResult(
+            self._observe(), np.zeros(B, np.float32), status, np.zeros(B, bool), over, outcomes, np.zeros((B, 0)),
+            ended, {"x": self.x[ended]}, None,
+        )  # fmt: skip
+
+    def _observe(self) -> Observation:
+        return Observation(self.rows.take(slice(None)), {"x": self.x.copy()}, self.rows.step * DT)
+
+    def expert(self) -> NDArray[np.float32]:
+        return np.zeros((B, 1), np.float32)
+
+    def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Counting:
+    """Action k of a chunk decided at step s is 100 s + k."""
+
+    def __init__(self, prefixed: bool = False) -> None:
+        agent = AgentSpec((Stream("x", (1,)), *(PREFIX if prefixed else ())), (Stream("dx", (1,)),))
+        self.spec = PolicySpec("counting", agent, K, 2)
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: str) -> ActionChunk:
+        actions = (100.0 * observation.rows.step[:, None] + np.arange(K)).astype(np.float32)[:, :, None]
+        count = len(actions)
+        none = np.zeros(count, np.float32)
+        return ActionChunk(observation.rows, actions, actions, none, np.zeros(count, np.int64), "counting")
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def load(self, tensors: Any) -> None: ...
+
+
+def played(strategy: Strategy | None, prefixed: bool = False) -> tuple[Played, NDArray[np.float32]]:
+    policy, env = Counting(prefixed), Line()
+    decide = by_policy(LocalClient(VersionedPolicy(policy)), policy.spec, 0)
+    done = play(env, decide, np.arange(B), policy.spec, id="e", mode="train", strategy=strategy)
+    return done, np.array(env.taken)
+
+
+def test_every_way_executes_what_it_says() -> None:
+    for strategy in (None, RecedingHorizon(2)):
+        _, taken = played(strategy)
+        assert taken[:, 0].tolist() == [100 * (t - t % 2) + t % 2 for t in range(STEPS)]
+    _, taken = played(Ensembling(0.5))
+    for t in range(STEPS):
+        found = [100 * s + t - s for s in range(max(0, t - K + 1), t + 1)]
+        weights = np.exp(-0.5 * np.arange(len(found)))
+        assert taken[t, 0] == pytest.approx((weights * found).sum() / weights.sum())
+    done, taken = played(RealTime(3), prefixed=True)
+    assert taken[:, 0].tolist() == [100 * (t - t % 3) + t % 3 for t in range(STEPS)]
+    assert done.lengths.tolist() == [9, 8, 7] and set(done.segment.observations) == {"x"}
+    assert played(None, prefixed=True)[1].tolist() == played(None)[1].tolist()
+
+
+def test_on_policy_losses_refuse_what_nobody_sampled() -> None:
+    done, taken = played(Ensembling())
+    np.testing.assert_array_equal(done.segment.actions[:, :, 0, 0], taken)
+    with pytest.raises(Exception, match="ensembled and real-time chunks have none"):
+        check_on_policy(done.segment)
+
+
+def test_a_policy_without_prefixes_is_refused_before_the_first_action() -> None:
+    with pytest.raises(ConfigError, match="takes no action prefix"):
+        played(RealTime(2))

@@ -1,0 +1,51 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from embodied.errors import MessageError, UserError
+from embodied.serving.answer import Answer
+from embodied.serving.loader import Loader
+from embodied.serving.policy_slot import PolicySlot
+from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.wire.message import Message
+from tests.serving.tiny import TinyPolicy, whole_desk
+
+
+class Noted:
+    def __init__(self, name: str) -> None:
+        self.name, self.kinds, self.ticks = name, [], 0  # type: ignore[var-annotated]
+
+    def handle(self, message: Message, answer: Answer) -> None:
+        self.kinds.append(message.kind)
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def status(self) -> Mapping[str, Any]:
+        return {self.name: self.ticks}
+
+
+ANSWER = Answer("s", lambda *_: None, lambda _: None)
+
+
+def test_each_part_gets_its_kind_and_all_are_ticked() -> None:
+    host = VersionedPolicy(TinyPolicy())
+    parts = {kind: Noted(kind) for kind in ("push", "credit", "point")}
+    desk = PolicySlot(host, Loader(host), parts["push"], parts["credit"], parts["point"])
+    for kind in parts:
+        desk.handle(Message(kind), ANSWER)
+    desk.tick()
+    assert all(part.kinds == [kind] and part.ticks == 1 for kind, part in parts.items())
+    assert desk.status() == {"push": 1, "credit": 1, "point": 1}
+    with pytest.raises(MessageError, match="no desk takes act"):
+        desk.handle(Message("act"), ANSWER)
+    desk.close()
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(UserError, match="keeps no versions"):
+        whole_desk().handle(Message("credit"), ANSWER)
+    host = VersionedPolicy(TinyPolicy())
+    with pytest.raises(UserError, match="takes no pushes"):
+        PolicySlot(host, Loader(host), None).handle(Message("push"), ANSWER)

@@ -1,0 +1,85 @@
+"""A warm start leaves nothing behind but weights: the cloner goes, unless cloning is all there is."""
+
+import functools
+import gc
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embodied.buffer.store import EpisodeStore
+from embodied.cli.compose import compose_config
+from embodied.learning.bc import BehaviourCloning
+from embodied.runtime.train import train
+from embodied.train import demonstrations
+from embodied.train.loop import InlineRun
+from embodied.weights.registry import Registry
+
+TINY = [
+    "task=reach", "policy.hidden=[8]", "warm_start.demonstrations=2", "rollout.num_envs=2", "rollout.steps=8",
+    "budget.env_steps=40", "evaluate.episodes=2", "evaluate.final_episodes=2", "evaluate.every=100", "algo.epochs=1",
+    "render.episodes=0", "env.num_threads=1", "runtime.threads=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many cloners there are whenever a run ticks."""
+    made, counts, tick, begin = weakref.WeakSet[Any](), list[int](), InlineRun.tick, BehaviourCloning.__init__
+
+    @functools.wraps(begin)
+    def begun(cloner: BehaviourCloning, *given: Any, **more: Any) -> None:
+        begin(cloner, *given, **more)
+        made.add(cloner)
+
+    def ticked(run: InlineRun) -> None:
+        gc.collect()
+        counts.append(len(made))
+        assert run.cloner is None and run.warm
+        tick(run)
+
+    monkeypatch.setattr(BehaviourCloning, "__init__", begun)
+    monkeypatch.setattr(InlineRun, "tick", ticked)
+    return counts
+
+
+def run(*words: str) -> None:
+    assert train(compose_config("train", list(words)), list(words)) == 0
+
+
+def test_a_warm_start_that_was_killed_leaves_no_demonstrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    root, folder, sealed = f"runs={tmp_path}", tmp_path / "a", InlineRun.checkpoint
+
+    def killed(run: InlineRun) -> None:
+        run.store.seal()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(InlineRun, "checkpoint", killed)
+    words = [word for word in TINY if not word.startswith(("warm_start", "budget"))]
+    with pytest.raises(KeyboardInterrupt):
+        run(*words, "warm_start.demonstrations=5", "warm_start.clone.steps=3", "budget.env_steps=0", root, "name=a")
+    own = next((folder / "episodes").glob("shard-0-*.h5"))
+    shutil.copy(own, folder / "episodes" / "recorded.h5")
+    monkeypatch.setattr(InlineRun, "checkpoint", sealed)
+    monkeypatch.setattr(demonstrations, "BATCH", 2)
+    run("resume=a", root)
+    (folder / "episodes" / "recorded.h5").unlink()  # it was left alone
+    shown = [s for s in EpisodeStore(folder / "episodes").summary() if s.mode == "demonstration"]
+    assert [s.seed for s in shown] == list(range(500_000, 500_005)) and {s.id.split("-")[1] for s in shown} == {"1"}
+    assert not own.exists()
+    first, other = (Registry(folder / "weights").read("mlp", number)[1] for number in (1, "latest"))
+    assert first.keys() == other.keys() and all((first[name] == other[name]).all() for name in first)
+
+
+def test_no_cloner_is_left_when_a_run_learns_or_goes_on(tmp_path: Path, left: list[int]) -> None:
+    torch.set_num_threads(1)
+    root = f"runs={tmp_path}"
+    run(*TINY, "warm_start.clone.steps=3", root, "name=a")
+    first = len(left)
+    assert first and not any(left)
+    run("resume=a", "budget.env_steps=100", root)
+    assert len(left) > first and not any(left)
