@@ -1,7 +1,8 @@
-"""The data every station exchanges: observations, action chunks, step results, segments, episodes.
+"""Data that stages exchange: observations, action chunks, environment steps, segments, episodes.
 
-Contracts carry owned, contiguous numpy arrays. B is the number of rows (envs x agents of one policy), T the steps of
-a segment, K the actions of a chunk, D the numbers of one action, U the numbers of one applied control.
+Contracts carry owned, contiguous numpy arrays. B is the number of rows (environments, or environments times agents of
+one policy), T the steps of a segment, K the actions of a chunk, D the numbers of one action, U the numbers of one
+applied control.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,25 @@ class Source(IntEnum):
     POLICY = 0
     HUMAN = 1
     SCRIPT = 2
+
+
+class Rule(IntEnum):
+    """The rule that changed a requested action into the executed one; `NONE` where it did not change."""
+
+    NONE = 0
+    ACTION_LIMIT = 1
+    POSITION = 2
+    VELOCITY = 3
+    ACCELERATION = 4
+    JERK = 5
+    EFFORT = 6
+    WORKSPACE = 7
+    KEEP_OUT = 8
+    SELF_COLLISION = 9
+    END_EFFECTOR_STEP = 10
+    CONTACT_FORCE = 11
+    EXPIRED = 12
+    HOLD = 13
 
 
 class RewardStatus(IntEnum):
@@ -89,22 +109,27 @@ def stack_rows(rows: list[Rows]) -> Rows:
 
 @dataclass
 class Observation:
-    """What envs sense, of one policy's streams.
+    """Streams sensed by B rows.
 
     Attributes:
         rows: [B].
         streams: Stream name to [B, *shape].
-        time: [B] float64 seconds, capture time on the env's own clock (simulated time in simulation).
+        time: [B] float64 seconds, capture time on the environment's own monotonic clock (simulated time in simulation).
+        times: Stream name to [B] float64 seconds, of the streams that were not captured at `time`.
     """
 
     rows: Rows
     streams: dict[str, NDArray[Any]]
     time: NDArray[np.float64]
+    times: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def take(self, index: Any) -> Self:
         """Copies of the rows at `index`."""
         return type(self)(
-            self.rows.take(index), {k: np.array(v[index]) for k, v in self.streams.items()}, np.array(self.time[index])
+            self.rows.take(index),
+            {k: np.array(v[index]) for k, v in self.streams.items()},
+            np.array(self.time[index]),
+            {k: np.array(v[index]) for k, v in self.times.items()},
         )
 
 
@@ -138,7 +163,7 @@ class Resets:
     """Episodes that began, M of them.
 
     Attributes:
-        ids: [M] int32 envs.
+        ids: [M] int32 environments, by their global index (`Rows.env`).
         seeds: [M] int64, each of which alone draws its episode's start.
         state: [M, S] float64 full simulator state, from which the episode replays; S is 0 for a robot.
         drawn: Name to [M, ...] of what was randomised.
@@ -148,6 +173,59 @@ class Resets:
     seeds: NDArray[np.int64]
     state: NDArray[np.float64]
     drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class AgentStep:
+    """One agent's part of one control step of B environments.
+
+    An agent whose episode ended is *parked* until its environment resets: `active` is false, its observation repeats
+    the last one, its reward is 0 and its outcome `RUNNING`. An environment that resets at once gives the first
+    observation of the next episode instead (rows.episode one more, step 0), and the last one of the ended in `final`.
+
+    Attributes:
+        observation: [B] after the step and any reset.
+        rewards: [B] float32.
+        reward_status: [B] uint8 of `RewardStatus`.
+        terminated, truncated: [B] bool. Success and failure terminate; a time limit truncates; an infrastructure
+            fault truncates and its step never trains.
+        outcomes: [B] uint8 of `Outcome`, `RUNNING` where the episode goes on.
+        ended: [M] int32 rows whose episode ended, ascending.
+        final: Stream name to [M, *shape], their last observations. Finite even after a fault.
+        active: [B] bool, whether the agent acts in the next step; None for all.
+        executed: [B, D] float32 actions after clipping, latency and filter; None where they are as requested.
+        rule: [B] uint8 of `Rule`; None where no rule changed an action.
+    """
+
+    observation: Observation
+    rewards: NDArray[np.float32]
+    reward_status: NDArray[np.uint8]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    outcomes: NDArray[np.uint8]
+    ended: NDArray[np.int32]
+    final: dict[str, NDArray[Any]]
+    active: NDArray[np.bool_] | None = None
+    executed: NDArray[np.float32] | None = None
+    rule: NDArray[np.uint8] | None = None
+
+
+@dataclass
+class EnvStep:
+    """One control step of B environments.
+
+    Attributes:
+        agents: Agent name to its part, in the order of `EnvSpec.agents`.
+        applied: [B, U] float64 controls that were applied, with which the step replays exactly.
+        started: Episodes that began behind the step, in environments all of whose agents had ended; None for none.
+        state_hash: [B] uint64 checksums of the simulator's states after the step, before any reset; None where there
+            is no state to replay.
+    """
+
+    agents: dict[str, AgentStep]
+    applied: NDArray[np.float64]
+    started: Resets | None
+    state_hash: NDArray[np.uint64] | None = None
 
 
 @dataclass
@@ -220,6 +298,12 @@ class Segment:
         state_hash: [T, B] uint64 or None, as in `StepResult`.
         stored: Name to [T, B, *shape], decision arrays as in `ActionChunk`; learners consume them, episodes do not keep
             them.
+        origin: Name of the process that produced the data, such as `sim-0` or a robot's name.
+        time: [T, B] seconds at which each observation was captured, as in `Observation`.
+        times: Stream name to [T, B] seconds, of the streams that were not captured at `time`.
+        action_requested: [T, B, D] what the policy, script or person asked for; None where it is the chunk's action.
+        action_executed: [T, B, D] what was executed after clipping, latency and filter; None where as requested.
+        action_rule: [T, B] uint8 of `Rule`; None where no rule changed an action.
     """
 
     id: str
@@ -251,6 +335,12 @@ class Segment:
     mode: str = "train"
     state_hash: NDArray[np.uint64] | None = None
     stored: dict[str, NDArray[Any]] = field(default_factory=dict)
+    origin: str = ""
+    time: NDArray[np.float64] | None = None
+    times: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    action_requested: NDArray[np.float32] | None = None
+    action_executed: NDArray[np.float32] | None = None
+    action_rule: NDArray[np.uint8] | None = None
 
     @property
     def steps(self) -> int:
@@ -272,6 +362,12 @@ class Track:
         step: [N] int32, the step whose observation each decision answers.
         actions, log_probs: [N, K, D]. executed: [N, K]. values, versions: [N].
         state_hash: [L] uint64 checksums of the simulator's states after each step; None where there is none.
+        policy: Name of the policy that drove the agent.
+        outcome: How the agent's episode ended.
+        time: [L + 1] seconds at which each observation was captured; None where it was not recorded.
+        times: Stream name to [L + 1] seconds, of the streams that were not captured at `time`.
+        action_requested, action_executed: [L, D]; None where as the decision says, or as requested.
+        action_rule: [L] uint8 of `Rule`; None where no rule changed an action.
     """
 
     observations: dict[str, NDArray[Any]]
@@ -292,6 +388,13 @@ class Track:
     values: NDArray[np.float32]
     versions: NDArray[np.int64]
     state_hash: NDArray[np.uint64] | None = None
+    policy: str = ""
+    outcome: Outcome = Outcome.RUNNING
+    time: NDArray[np.float64] | None = None
+    times: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    action_requested: NDArray[np.float32] | None = None
+    action_executed: NDArray[np.float32] | None = None
+    action_rule: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -76,8 +76,8 @@ class PolicyNetwork(nn.Module):
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
         stored: As `PolicySpec.stored`.
 
-    Methods a network fills in are `draw`, `decide`, `evaluate_actions`, `value` and `clone_loss`. Each row's results depend on
-    that row alone.
+    Methods a network fills in are `draw`, `decide`, `evaluate_actions`, `value` and `clone_loss`. Each row's results
+    depend on that row alone.
     """
 
     mean: Tensor

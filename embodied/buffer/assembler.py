@@ -125,6 +125,7 @@ class EpisodeAssembler:
     def _finish(self, episode: _Open, segment: Segment, outcome: Outcome, final: int) -> Episode:
         last = {name: segment.final[name][final : final + 1] for name in segment.observations}
         whole = join(episode.pieces, last)
+        columns: dict[str, Any] = whole.columns
         return Episode(
             id=f"{episode.mode}-{self.attempt}-{episode.env:04d}-{episode.number:06d}",
             task=episode.task,
@@ -134,7 +135,7 @@ class EpisodeAssembler:
             seed=episode.seed,
             outcome=outcome,
             spec=self.spec,
-            agents={episode.agent: Track(observations=whole.streams, **whole.columns)},
+            agents={episode.agent: Track(observations=whole.streams, **columns)},
             initial_state=episode.state,
             drawn=episode.drawn,
             segments=episode.segments,

@@ -230,7 +230,7 @@ def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
     for name, value in streams.items():
         if not value.ndim or len(value) != len(steps) + 1:
             raise ValueError(f"{agent}/obs/{name} holds {value.shape} for {len(steps)} steps")
-    columns = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
+    columns: dict[str, Any] = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
     for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments), ("step", 0, len(steps))):
         values = columns[name]
         if len(values) and not (low <= values.min() and values.max() < high):

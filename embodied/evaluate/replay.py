@@ -65,7 +65,7 @@ def replay_episode(settings: Settings, episode: Episode) -> Comparison:
     """Replay an episode from its stored start with its actions; what is randomised follows from its seed.
 
     Raises:
-        UserError: Environments of these settings cannot be put into a stored state, or the episode's is of another model.
+        UserError: These settings' environments cannot take a stored state, or the episode is of another model.
         ConfigError: As `make_env`.
     """
     env = make_env(settings.task, settings.env, 1, settings.seed, autoreset=False)

@@ -110,7 +110,7 @@ def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
 def _desk(
     settings: ServeSettings, policy: Policy, registry: Registry | None, build: dict[str, Any], part: Part | None = None
 ) -> PolicySlot:
-    """A desk of a policy; with a registry, it serves what that wants. `part` takes pushes instead of a `PushReceiver`."""
+    """Slot of a policy; with a registry it serves the active version. `part` takes pushes in its receiver's place."""
     in_place = getattr(policy, "loads_in_place", False)  # a copy would be another engine
     host = VersionedPolicy(policy, standby=None if in_place else copy.deepcopy(policy))
     name, trusted = policy.spec.name, Trusted.from_keys(settings.keys)

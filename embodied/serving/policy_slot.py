@@ -37,8 +37,8 @@ class PolicySlot:
         loader: Switches it.
         receiver: Takes `push`; `embodied.weight_sync.push_receiver`. None where weights come from elsewhere only.
         offer: Answers `credit`, a follower's request for a range of a version; `embodied.weight_sync.version_server`.
-        follower: Follows a registry and answers `point`, which moves its pointers; `embodied.weight_sync.registry_watcher`.
-            None where the server keeps no versions.
+        follower: Follows a registry and answers `point`, which moves its pointers;
+            `embodied.weight_sync.registry_watcher`. None where the server keeps no versions.
         build: What a follower makes the same policy from, the `policy` config group in plain values.
     """
 

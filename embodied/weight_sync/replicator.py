@@ -1,6 +1,6 @@
 """Follows an upstream server's versions into a registry: what to ask next, and what to do with what comes back.
 
-No thread and no socket in here: `Replicator.step` is called over and over, with a clock and a link that a test may fake.
+No thread and no socket in here: `Replicator.step` is called repeatedly, with a clock and a link that a test may fake.
 """
 
 import logging

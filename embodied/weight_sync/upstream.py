@@ -1,6 +1,6 @@
 """An edge: a server whose versions come from another server, over a link that may be slow or gone.
 
-`UpstreamClient.connect` learns which policy to make, or remembers it; `UpstreamClient.start` fetches its versions into a registry
+`UpstreamClient.connect` learns which policy to make, or remembers it; `start` fetches its versions into a registry
 in a thread of its own, from where a `RegistryWatcher` switches the host as in any other server.
 """
 
@@ -97,7 +97,7 @@ class UpstreamInfo:
 
 
 class UpstreamClient:
-    """The server that an edge follows. At a `PolicySlot` it stands where versions are pushed, and says where to push them.
+    """The server that an edge follows. In a `PolicySlot` it takes the place of a push receiver and refuses pushes.
 
     Args:
         address: `tcp://host:port` or `ipc://path`.

@@ -1,8 +1,8 @@
 """The versions of policies' weights on disk, and the pointers that say which are served.
 
-`<policy>/<number>-<hash12>/{manifest.json, manifest.sig, model.safetensors}`, `numbers.json` (the last number given out
-per policy), `active.json` (the pointers), `audit.jsonl` (what happened). One lock serialises writers of all processes on
-the machine; readers take none.
+`<policy>/<number>-<hash12>/{manifest.json, manifest.sig, model.safetensors}`, `numbers.json` (the last number given
+out per policy), `active.json` (the pointers), `audit.jsonl` (what happened). One lock serialises writers of all
+processes on the machine; readers take none.
 """
 
 from collections.abc import Iterable, Mapping

@@ -59,8 +59,8 @@ def is_local(address: str) -> bool:
 def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarded: bool = False) -> str:
     """Listen on `address`; returns it with the port that port 0 found.
 
-    With `keys`, `embodied.wire.authenticator.authenticator` must run on the socket's context; without it nobody is let in. The file
-    of an `ipc` address is for its owner only.
+    With `keys`, `embodied.wire.authenticator.authenticator` must run on the socket's context; without it no client is
+    let in. The file of an `ipc` address is for its owner only.
 
     Args:
         guarded: Whoever listens asks for a token of its own, so no keys are needed.

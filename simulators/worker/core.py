@@ -1,7 +1,7 @@
-"""A worker as a state machine: a body's messages in, answers out, no sockets; testable with a fake clock.
+"""A worker as a state machine: messages in, answers out, no sockets; testable with a fake clock.
 
-It speaks with one pool at a time (`simulators.remote.worker_pool`), the process that bound the address. Each body there is a
-session with environments of its own.
+It speaks with one pool at a time (`simulators.remote.worker_pool`), the process that bound the address. Each client of
+the pool is a session with environments of its own.
 """
 
 import logging

@@ -44,7 +44,8 @@ def test_no_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"ipc://{tmp_path}/up"
     told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "wanted": "20-ab12cd34ef56", "handed_out": 7,
-            "newest": "21-ab12cd34ef56", "upstream": UpstreamClient(address, tmp_path).status()["upstream"]}  # fmt: skip
+            "newest": "21-ab12cd34ef56",
+            "upstream": UpstreamClient(address, tmp_path).status()["upstream"]}  # fmt: skip
     (tmp_path / "edge").touch()
     place = OnServer(f"ipc://{tmp_path}/edge", None, "", 1.0)
     pulling = {"version": "22-ab12cd34ef56", "bytes": 1_500_000, "of": 4_000_000, "mbit_s": 2.5}

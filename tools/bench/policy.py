@@ -1,7 +1,7 @@
 """What the host and the learner add to a policy's network.
 
-`infer_over_torch`: rows per second of `VersionedPolicy.act` over those of the bare network, FiLM policy, 64 px, chunks of
-four, 64 rows. Both begin with the same numpy arrays and end with numpy actions and log-probabilities that were sampled.
+`infer_over_torch`: rows per second of `VersionedPolicy.act` over those of the bare network, FiLM policy, 64 px, chunks
+of four, 64 rows. Both begin with the same numpy arrays and end with numpy actions and sampled log-probabilities.
 The host checks streams and numbers, splits rows into blocks so that a row's result never depends on its batch, reads
 the words, draws noise keyed by episode and step, and wraps a chunk. The bare side makes tensors, normalises, and calls
 the network once on the whole batch with noise of torch's own generator; its words come as tokens. Small batches are
