@@ -200,7 +200,8 @@ def test_what_upstream_says_is_checked() -> None:
 def test_an_edge_imports_no_simulator_and_no_ray() -> None:
     code = (
         "import sys, json, embodied.weight_sync.upstream, embodied.weight_sync.version_server, "
-        "embodied.weight_sync.registry_watcher, embodied.serving.server; print(json.dumps([m for m in ('mujoco', 'ray', 'hydra') if m in sys.modules]))"
+        "embodied.weight_sync.registry_watcher, embodied.serving.server; "
+        "print(json.dumps([m for m in ('mujoco', 'ray', 'hydra') if m in sys.modules]))"
     )
     assert json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) == []
 
