@@ -370,7 +370,7 @@ class InlineRun:
             self._warmed()
         self.origin, self.skipped = dict(state.get("origin", {})), int(state.get("skipped", 0))
         self.metrics.truncate_after(self.step)
-        self.publisher.publish(self.trained, held)
+        self.publisher.publish(self.trained, held, parent=int(state["version"]))
 
     def close(self) -> None:
         """Let go of everything; what was acknowledged stays."""

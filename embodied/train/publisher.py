@@ -74,13 +74,17 @@ class Publisher:
         self._registry, self._client, self._spec = registry, client, spec
         self._patience = patience or Patience()
         self.number, self.waited_s = 0, 0.0
+        self._parent = ""
         self._reserved = range(0)
 
-    def publish(self, learner: Learner | EpisodeLearner, restored: Held | None = None) -> Published:
-        """Publish what the learner holds under the next number.
+    def publish(
+        self, learner: Learner | EpisodeLearner, restored: Held | None = None, parent: int | None = None
+    ) -> Published:
+        """Publish what the learner holds under the next number. Its parent is the version last published here.
 
         Args:
             restored: The hold that asked for the checkpoint the learner has been restored from.
+            parent: Number of the version that the learner was restored from, instead of the one last published.
 
         Raises:
             RestoreAsked: A rollback holds publication, and the run is to go back to a checkpoint.
@@ -92,11 +96,14 @@ class Publisher:
         if not self._reserved:
             first = self._registry.reserve(self._spec.name, BLOCK)
             self._reserved = range(first, first + BLOCK)
+        if parent is not None:
+            origin = self._registry.stored(self._spec.name, parent)
+            self._parent = origin.label if origin else ""
         number = self._reserved[0]
         manifest = self._keep(number, tensors, restored)
         self._reserved = self._reserved[1:]
         self._send(manifest, tensors)
-        self.number = number
+        self.number, self._parent = number, manifest.label
         learner.published(manifest.version)
         size = sum(array.nbytes for array in tensors.values())
         return Published(manifest, size, time.perf_counter() - start - (self.waited_s - waited))
@@ -119,7 +126,7 @@ class Publisher:
         said = False
         while True:
             try:
-                return self._registry.publish(name, number, tensors, self._spec.to_dict(), restored=restored)
+                return self._registry.publish(name, number, tensors, self._spec.to_dict(), self._parent, restored)
             except WeightsHeld as error:
                 wanted = self._registry.wanted(name)
                 if wanted is not None and wanted != served:

@@ -11,8 +11,10 @@ from embodied.files import append_line
 from embodied.weights.manifest import Version
 
 NAME = "audit.jsonl"
-
-_TAIL = 16 * 2**20
+STORED = ("publish", "adopt", "mend")
+"""Events after which a version is on disk."""
+TAIL = 16 * 2**20
+"""Bytes at the end of the file that are read."""
 
 
 def write_audit(folder: Path, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
@@ -43,10 +45,14 @@ def read_audit(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-        lines = file.read(_TAIL).split(b"\n")
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+        return parse_lines(file.read(TAIL))
+
+
+def parse_lines(data: bytes) -> list[dict[str, Any]]:
+    """The events of whole lines; what is no line of an audit is left out."""
     events = []
-    for line in lines:
+    for line in data.split(b"\n"):
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
@@ -60,7 +66,7 @@ def stored(folder: Path, policy: str) -> set[Version]:
     """Versions that were ever stored, deleted ones too, as far back as `read_audit` goes."""
     found = set()
     for line in read_audit(folder):
-        if line.get("policy") == policy and line.get("event") in ("publish", "adopt", "mend"):
+        if line.get("policy") == policy and line.get("event") in STORED:
             try:
                 found.add(Version.parse(str(line.get("version"))))
             except MessageError:

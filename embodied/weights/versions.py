@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import Busy, CorruptFile, MessageError, UserError, WeightsRefused, nearest
 from embodied.files import read_bytes, read_sealed
+from embodied.weights.lineage import Lineage
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.tensors import read_tensors
 
@@ -42,6 +43,7 @@ class Versions:
     def __init__(self, folder: Path | str, trusted: Trusted | None = None) -> None:
         self.folder, self.trusted = Path(folder), trusted
         self._found: dict[Path, tuple[State, CorruptFile | None]] = {}
+        self._lineage = Lineage(self.folder)
 
     def policies(self) -> list[str]:
         """Names of the policies that have versions, sorted."""
@@ -116,6 +118,26 @@ class Versions:
     def signature(self, policy: str, number: int | str) -> str:
         """A version's signature as hex digits; empty for one that is not signed. Raises as `find` and `read`."""
         return self._retried(policy, number, self._read_signature)
+
+    def lag(self, policy: str, older: int, newer: int) -> int | None:
+        """Updates along the lineage from one version to another; versions that were pruned count too.
+
+        Each parent link from `newer` back to `older` is one update, but for a version with its parent's content, such
+        as one published again after a resume. Numbers may jump; a version of a branch that was rolled back is no
+        ancestor of what came after.
+
+        Args:
+            older, newer: Version numbers; 0 for initial weights that have no version.
+
+        Returns:
+            The count, 0 for one version twice; None where `older` is not an ancestor of `newer`, or where the last
+            16 MiB of the audit do not say.
+        """
+        return self._lineage.lag(policy, older, newer)
+
+    def stored(self, policy: str, number: int) -> Version | None:
+        """The version stored under a number, deleted or not; None where the last 16 MiB of the audit name none."""
+        return self._lineage.find(policy, number)
 
     def path(self, policy: str, version: Version) -> Path:
         """Where a version is or would be."""

@@ -337,8 +337,8 @@ def make_layout(folder: Path) -> Path:
         from embodied.runs.parts import make_env, make_policy
         from omegaconf import OmegaConf
         c = OmegaConf.to_container(compose_config("train", ["task=reach"]), resolve=True)
-        body = make_env(c["task"], c["body"], 1, 0)
-        np.savez({str(folder / "layout.npz")!r}, **make_policy(c["policy"], body.spec, 0).tensors())
+        env = make_env(c["task"], c["env"], 1, 0)
+        np.savez({str(folder / "layout.npz")!r}, **make_policy(c["policy"], env.spec, 0).tensors())
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     return folder / "layout.npz"

@@ -220,3 +220,18 @@ def test_a_rollback_of_the_run_reaches_its_server(tmp_path: Path) -> None:
     run.script = [lambda: None, lambda: run.registry.resume("mlp")]
     assert run.publish(5.0) == 5
     assert pushed == [(1, True), (5, False)]
+
+
+def test_versions_name_the_version_they_were_trained_from(tmp_path: Path) -> None:
+    run = Sim(tmp_path)
+    for value in (1.0, 2.0, 3.0):
+        run.publish(value)
+    run.registry.rollback("mlp", 2)
+    run.script = [lambda: run.registry.resume("mlp")]
+    run.publish(4.0)  # goes on with what was learned since
+    assert run.registry.lag("mlp", 1, 4) == 3 and run.registry.lag("mlp", 3, 4) == 1
+    resumed = Sim(tmp_path)
+    resumed.learner.value = 2.0
+    number = resumed.publisher.publish(resumed.learner, parent=2).manifest.number  # type: ignore[arg-type]
+    assert number > 5 and resumed.registry.lag("mlp", 2, number) == 0
+    assert resumed.registry.lag("mlp", 4, number) is None and resumed.registry.lag("mlp", 1, resumed.publish(5.0)) == 2

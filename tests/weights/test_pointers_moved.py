@@ -209,7 +209,7 @@ def test_pointers_are_seen_by_other_registries_at_once(tmp_path: Path) -> None:
 def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, slots: object) -> None:
     publish(Registry(tmp_path))
     (tmp_path / "active.json").write_bytes(sealed({"slots": slots}))
-    with pytest.raises(CorruptFile, match=r"not a table of pointers.*slots\.json.*delete it"):
+    with pytest.raises(CorruptFile, match=r"not a table of pointers.*active\.json.*delete it"):
         Registry(tmp_path).wanted("mlp")
 
 
