@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 class Outcome(IntEnum):
-    """How an episode ended; 0 while it runs."""
+    """Ends of episodes; 0 while one runs."""
 
     RUNNING = 0
     SUCCESS = 1
@@ -27,7 +27,7 @@ class Outcome(IntEnum):
 
 
 class Source(IntEnum):
-    """Who chose an action."""
+    """Chooser of an action."""
 
     POLICY = 0
     HUMAN = 1
@@ -54,7 +54,7 @@ class Rule(IntEnum):
 
 
 class RewardStatus(IntEnum):
-    """What is known of a step's reward. Only `SCORED` steps train."""
+    """State of a step's reward. Only `SCORED` steps train."""
 
     SCORED = 0
     PENDING = 1
@@ -135,7 +135,7 @@ class Observation:
 
 @dataclass
 class ActionChunk:
-    """What a policy decides for rows: the unit of decision.
+    """Decisions of a policy for rows; the chunk is the unit of decision.
 
     Attributes:
         rows: [B], those of the observation answered; `rows.step` is the observation's number.
@@ -164,9 +164,9 @@ class Resets:
 
     Attributes:
         ids: [M] int32 environments, by their global index (`Rows.env`).
-        seeds: [M] int64, each of which alone draws its episode's start.
+        seeds: [M] int64; each alone determines the start of its episode.
         state: [M, S] float64 full simulator state, from which the episode replays; S is 0 for a robot.
-        drawn: Name to [M, ...] of what was randomised.
+        drawn: Name to [M, ...] of randomised quantities.
     """
 
     ids: NDArray[np.int32]
@@ -264,30 +264,65 @@ class StepResult:
 
 
 @dataclass
+class CarriedDecisions:
+    """Decisions taken before a segment begins and executed within it: N, ordered by row, then `t`.
+
+    Attributes:
+        row: [N] int32, the segment's row b.
+        t: [N] int32 below 0, the step whose observation the decision answers, counted from the segment's first.
+        observations: Stream name to [N, *shape], that observation.
+        actions, log_probs: [N, K, D] float32.
+        executed: [N, K] bool, the actions that were executed within the segment.
+        values: [N] float32.
+        versions: [N] int64.
+        stored: Name to [N, *shape] of `PolicySpec.stored`.
+    """
+
+    row: NDArray[np.int32]
+    t: NDArray[np.int32]
+    observations: dict[str, NDArray[Any]]
+    actions: NDArray[np.float32]
+    log_probs: NDArray[np.float32]
+    executed: NDArray[np.bool_]
+    values: NDArray[np.float32]
+    versions: NDArray[np.int64]
+    stored: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass
 class Segment:
     """T steps of B rows of one policy: what learners consume and episodes are assembled from.
 
-    A segment begins with a decision on every row, so that no step points outside it. Decision arrays (`actions`,
-    `log_probs`, `executed`, `values`, `versions`) hold a chunk at (t, b) where `k[t, b] == 0`; step (t, b) executed
-    `actions[t - k[t, b], b, k[t, b]]`.
+    Rows are those of all agents that the policy drives, agent after agent, the environments of each in order.
+
+    Step (t, b) executed action `k[t, b]` of the decision taken on the observation of step `t - k[t, b]` of its row. The
+    decision arrays (`actions`, `log_probs`, `executed`, `values`, `stored`) hold that decision at `[t - k[t, b], b]`,
+    or, where `t - k[t, b]` is below 0, `carried` holds it. Where answers come at once, decisions lie where `k` is 0. An
+    answer that comes late leaves `k` above 0 at the step that it answers: an older chunk was executed there. A decision
+    of which nothing was executed has no true in `executed`. `k` is -1 where no decision was executed; such a step does
+    not train. Rows of a parked agent have `rows.step` -1 and do not train.
 
     Attributes:
-        id: Unique within a run, over resumes too.
-        policy, agent, task: Names.
+        id: `<origin>/<attempt>/<count>`, unique within a run, over resumes too.
+        policy, task: Names.
+        agent: Name of the agent of all rows; empty where they are of several, which `rows.agent` tells apart.
         rows: [T, B].
         observations: Stream name to [T, B, *shape], what the policy saw.
         bootstrap: Stream name to [B, *shape], the observation after the last step.
         final_at: [M, 2] int32 (t, b) of steps that ended an episode.
         final: Stream name to [M, *shape], their last observations.
-        k: [T, B] int32 index within the chunk.
+        k: [T, B] int32 index within the chunk; -1 where no decision was executed.
         actions, log_probs: [T, B, K, D] float32.
-        executed: [T, B, K] bool.
+        executed: [T, B, K] bool, the actions of each decision that were executed within the segment.
         values: [T, B] float32.
-        versions: [T, B] int64.
-        applied: [T, B, U] float64.
+        versions: [T, B] int64 of the decision that each step executed.
+        applied: [T, B, U] float64, those of the whole environment.
         rewards: [T, B] float32.
         reward_status: [T, B] uint8.
-        reward_version: Which reward function scored the steps.
+        reward_version: Name of the reward function that scored the steps.
         terminated, truncated: [T, B] bool.
         outcomes: [T, B] uint8.
         source: [T, B] uint8 of `Source`.
@@ -304,6 +339,7 @@ class Segment:
         action_requested: [T, B, D] what the policy, script or person asked for; None where it is the chunk's action.
         action_executed: [T, B, D] what was executed after clipping, latency and filter; None where as requested.
         action_rule: [T, B] uint8 of `Rule`; None where no rule changed an action.
+        carried: Decisions taken before the segment and executed within it; None where there are none.
     """
 
     id: str
@@ -341,6 +377,7 @@ class Segment:
     action_requested: NDArray[np.float32] | None = None
     action_executed: NDArray[np.float32] | None = None
     action_rule: NDArray[np.uint8] | None = None
+    carried: CarriedDecisions | None = None
 
     @property
     def steps(self) -> int:
@@ -409,10 +446,10 @@ class Episode:
         task, mode, policy, reward_version: As in `Segment`.
         seed: The seed that alone drew the start.
         outcome: How it ended.
-        spec: `EnvSpec.to_dict()` of the env.
+        spec: `EnvSpec.to_dict()` of the environment.
         agents: Agent name to its track.
         initial_state: [S] float64.
-        drawn: What was randomised.
+        drawn: As in `Resets`.
         segments: Ids of the segments that carried its steps.
     """
 

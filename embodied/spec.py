@@ -1,14 +1,15 @@
-"""What a env senses and obeys, what a policy needs and gives, and whether they fit.
+"""Specs of what environments sense and obey, and of what policies need and give; the check that they fit.
 
-A `Stream` is a named array with shape, dtype, unit, frame, rotation convention and rate. A env *offers* observation
-streams and *needs* action streams; a policy *needs* observation streams and *offers* action streams. Matching is
-field by field, and an error names the stream and the field.
+A `Stream` is a named array with shape, dtype, unit, frame, rotation convention and rate. An environment *offers*
+observation streams and *needs* action streams; a policy *needs* observation streams and *offers* action streams.
+Matching is field by field, and an error names the stream and the field.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 from embodied.errors import MessageError, SpecMismatch, nearest
 
 CLIENT_STREAMS = ("action_prefix", "prefix_length")
-"""Streams of a policy that its client fills, not the env: the actions that will be executed before its answer can be,
-[K, D] float32, and how many of them there are, [] or [1] int32; see `embodied.client.execution.prefix`."""
+"""Streams of a policy that its client fills, not the environment: the actions that will be executed before its answer
+can be, [K, D] float32, and their number, [] or [1] int32; see `embodied.client.execution.prefix`."""
 
 STREAM_DTYPES = ("float32", "uint8", "int32")
+MAX_SIZE = 2**31 - 1
+"""Most numbers in one row's value of a stream."""
 ROTATIONS = ("", "quat_wxyz", "quat_xyzw", "rotvec", "euler_xyz", "rot6d", "matrix")
 
 
@@ -36,9 +39,9 @@ class Stream:
         unit: Physical unit, such as `rad`, `m`, `m/s`; `1` for a ratio; empty for pixels and tokens.
         frame: Frame the numbers are expressed in, such as `base`; empty where none applies.
         rotation: One of `ROTATIONS`; empty where the stream is no rotation.
-        rate_hz: Samples per second on the env's clock; 0 where the stream comes once per step.
-        limit: Of an action, the largest magnitude of each number that is obeyed, beyond which a env clips; 0 for
-            none. What a policy takes for one unit; not matched.
+        rate_hz: Samples per second on the environment's clock; 0 where the stream comes once per step.
+        limit: Of an action, the largest magnitude of each number that is obeyed, beyond which an environment clips;
+            0 for none. A policy takes it for one unit. It is not matched.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Stream:
         if self.rotation not in ROTATIONS:
             raise SpecMismatch(f"stream {self.name}: rotation {self.rotation!r}", "spec", f"use one of {ROTATIONS}")
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if any(n < 0 for n in self.shape) or self.size > MAX_SIZE:
+            raise SpecMismatch(f"stream {self.name} has shape {self.shape}", "spec", f"give at most {MAX_SIZE} numbers")
 
     @property
     def size(self) -> int:
@@ -92,7 +97,7 @@ def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
                 raise SpecMismatch(
                     f"{needer} needs {need.name} with {name} {wanted!r}, {offerer} offers {given!r}",
                     f"stream {need.name}, field {name}",
-                    "state a conversion in the config, or use a policy trained for this env",
+                    "state a conversion in the config, or use a policy trained for this environment",
                 )
 
 
@@ -101,9 +106,9 @@ class AgentSpec:
     """One agent's streams.
 
     Attributes:
-        observations: Streams offered by a env, or needed by a policy.
-        actions: Streams needed by a env, or offered by a policy. An action row is their float32 concatenation in
-            this order, `action_dim` numbers.
+        observations: Streams offered by an environment, or needed by a policy.
+        actions: Streams needed by an environment, or offered by a policy. An action row is their float32
+            concatenation in this order, `action_dim` numbers.
     """
 
     observations: Streams
@@ -129,13 +134,8 @@ class AgentSpec:
         Raises:
             MessageError: A field is missing, unknown or of a wrong type.
         """
-        try:
-            return cls(
-                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data["observations"]),
-                tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data["actions"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise MessageError(f"not a spec: {error!r}", "spec", "send what AgentSpec.to_dict makes") from None
+        with _foreign("a spec", "AgentSpec"):
+            return cls(_streams(data["observations"]), _streams(data["actions"]))
 
     @property
     def hash(self) -> str:
@@ -145,12 +145,12 @@ class AgentSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a env, simulated or real, offers and needs, per agent.
+    """Streams that an environment, simulated or real, offers and needs, per agent.
 
     Attributes:
         task: Name of the task, such as `lift_cube`.
-        agents: Agent name to its streams; a single-robot env has one agent named `robot`.
-        control_hz: Decisions per second of the env's control loop.
+        agents: Agent name to its streams. Their order is part of the spec: `Rows.agent` is an index into it.
+        control_hz: Decisions per second of the environment's control loop.
         instruction: The task in words.
         episode_steps: Time limit in control steps.
         state_size: Length of the simulator's float64 state row; 0 for a robot.
@@ -165,6 +165,24 @@ class EnvSpec:
     state_size: int = 0
     control_size: int = 0
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EnvSpec):
+            return NotImplemented
+        same = all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
+        return same and list(self.agents) == list(other.agents)
+
+    @property
+    def only_agent(self) -> str:
+        """Name of the agent of an environment that has one.
+
+        Raises:
+            SpecMismatch: It has several, or none.
+        """
+        if len(self.agents) != 1:
+            what = f"task {self.task} has {len(self.agents)} agents"
+            raise SpecMismatch(what, "agents", f"name one of {', '.join(self.agents)}"[:200])
+        return next(iter(self.agents))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             **{k: getattr(self, k) for k in self.__dataclass_fields__ if k != "agents"},
@@ -173,26 +191,26 @@ class EnvSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        try:
+        """As `AgentSpec.from_dict`."""
+        with _foreign("an environment's spec", "EnvSpec"):
             rest = {k: data[k] for k in cls.__dataclass_fields__ if k != "agents"}
             return cls(agents={name: AgentSpec.from_dict(agent) for name, agent in data["agents"].items()}, **rest)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise MessageError(f"not a env spec: {error!r}", "spec", "send what EnvSpec.to_dict makes") from None
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What a policy needs and gives.
+    """Streams that a policy needs and gives.
 
     Attributes:
         name: The policy's name, under which its versions are kept.
         agent: Streams needed (observations) and given (actions).
         chunk: Actions in one chunk, K.
-        execute: How many actions of a chunk to execute before asking again; 1 to K.
-        extra: What else identifies the policy (network sizes, tokenizer); compared when a checkpoint is loaded.
-        stored: What a sampled decision carries beside its actions for a learner to judge it by, such as the path of a
-            denoising; one array per decision.
-        critic: Streams that only the critic reads, in training; who asks the policy to act need not have them.
+        execute: Actions of a chunk to execute before asking again; 1 to K.
+        extra: Other properties that identify the policy (network sizes, tokenizer), compared when a checkpoint is
+            loaded.
+        stored: Arrays that a sampled decision carries beside its actions, from which a learner evaluates it, such as
+            the path of a denoising; one of each per decision.
+        critic: Streams that only the critic reads, in training; a request for actions need not have them.
     """
 
     name: str
@@ -205,13 +223,14 @@ class PolicySpec:
 
     @property
     def whole_agent(self) -> AgentSpec:
-        """What the policy is built from: its agent, with the streams that only its critic reads."""
+        """Streams from which the policy is built: its agent, with the streams that only its critic reads."""
         return AgentSpec((*self.agent.observations, *self.critic), self.agent.actions)
 
-    def check_env(self, env: EnvSpec, agent: str = "robot") -> None:
-        """Raise `SpecMismatch` unless this policy can drive `agent` of `env`."""
+    def check_env(self, env: EnvSpec, agent: str | None = None) -> None:
+        """Raise `SpecMismatch` unless this policy can drive `agent` of `env`; None for its only agent."""
+        agent = env.only_agent if agent is None else agent
         if agent not in env.agents:
-            raise SpecMismatch(f"env {env.task} has no agent {agent}", "agents", nearest(agent, env.agents))
+            raise SpecMismatch(f"task {env.task} has no agent {agent}", "agents", nearest(agent, env.agents))
         theirs = env.agents[agent]
         needs = tuple(stream for stream in self.agent.observations if stream.name not in CLIENT_STREAMS)
         match(needs, theirs.observations, f"policy {self.name}", f"task {env.task}")
@@ -221,7 +240,7 @@ class PolicySpec:
                 f"policy {self.name} gives {self.agent.action_dim} action numbers, "
                 f"{env.task} takes {theirs.action_dim}",
                 "actions",
-                "use a policy trained for this env",
+                "use a policy trained for this environment",
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,20 +259,30 @@ class PolicySpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        try:
+        """As `AgentSpec.from_dict`."""
+        with _foreign("a policy's spec", "PolicySpec"):
             return cls(
                 str(data["name"]),
                 AgentSpec.from_dict(data["agent"]),
                 int(data["chunk"]),
                 int(data["execute"]),
                 dict(data["extra"]),
-                *(
-                    tuple(Stream(**{**s, "shape": tuple(s["shape"])}) for s in data.get(name, ()))
-                    for name in ("stored", "critic")
-                ),
+                *(_streams(data.get(name, ())) for name in ("stored", "critic")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise MessageError(f"not a policy spec: {error!r}", "spec", "send what PolicySpec.to_dict makes") from None
+
+
+def _streams(data: Any) -> Streams:
+    return tuple(Stream(**{**stream, "shape": tuple(stream["shape"])}) for stream in data)
+
+
+@contextmanager
+def _foreign(what: str, maker: str) -> Iterator[None]:
+    """Turn whatever goes wrong in reading foreign data into one `MessageError`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, SpecMismatch) as error:
+        why = error.what if isinstance(error, SpecMismatch) else repr(error)
+        raise MessageError(f"not {what}: {why}"[:500], "spec", f"send what {maker}.to_dict makes") from None
 
 
 def difference(saved: Any, wanted: Any) -> tuple[str, str, str] | None:

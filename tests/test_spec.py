@@ -1,4 +1,5 @@
 import json
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,7 @@ JOINTS = Stream("joint_pos", (7,), unit="rad")
 IMAGE = Stream("front", (64, 64, 3), "uint8", rate_hz=20.0)
 POSE = Stream("tcp_quat", (4,), frame="base", rotation="quat_wxyz")
 ACTION = Stream("joint_delta", (8,), unit="rad")
-BODY = EnvSpec("reach", {"robot": AgentSpec((JOINTS, IMAGE, POSE), (ACTION,))}, control_hz=20.0, episode_steps=60)
+ENV = EnvSpec("reach", {"robot": AgentSpec((JOINTS, IMAGE, POSE), (ACTION,))}, control_hz=20.0, episode_steps=60)
 POLICY = PolicySpec("mlp", AgentSpec((JOINTS,), (ACTION,)))
 
 CHANGED: dict[str, Any] = {
@@ -79,8 +80,8 @@ def test_a_stream_that_is_not_offered_is_named() -> None:
         match((Stream("joint_vel", (7,)),), (JOINTS, IMAGE), "policy mlp", "task reach")
 
 
-def test_a_policy_fits_its_body() -> None:
-    POLICY.check_env(BODY)
+def test_a_policy_fits_its_environment() -> None:
+    POLICY.check_env(ENV)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,9 @@ def test_a_policy_fits_its_body() -> None:
         (PolicySpec("mlp", AgentSpec((JOINTS,), (ACTION, Stream("gripper", (1,))))), "robot", "9 action numbers"),
     ],
 )
-def test_a_policy_for_another_body_is_refused(policy: PolicySpec, agent: str, says: str) -> None:
+def test_a_policy_for_another_environment_is_refused(policy: PolicySpec, agent: str, says: str) -> None:
     with pytest.raises(SpecMismatch, match=says):
-        policy.check_env(BODY, agent)
+        policy.check_env(ENV, agent)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,8 @@ def test_agent_specs_survive_a_dictionary(spec: AgentSpec) -> None:
     assert spec.action_dim == sum(s.size for s in spec.actions)
 
 
-def test_body_and_policy_specs_survive_a_dictionary() -> None:
-    assert EnvSpec.from_dict(BODY.to_dict()) == BODY
+def test_environment_and_policy_specs_survive_a_dictionary() -> None:
+    assert EnvSpec.from_dict(ENV.to_dict()) == ENV
     policy = replace(POLICY, chunk=8, execute=4, extra={"hidden": [128, 128], "name": "tanh"})
     assert PolicySpec.from_dict(policy.to_dict()) == policy
 
@@ -148,15 +149,56 @@ def test_a_stream_with_one_wrong_field(field: str, value: Any) -> None:
         AgentSpec.from_dict(spec)
 
 
+@pytest.mark.parametrize(
+    "shape", [[math.inf], [-math.inf], [math.nan], [10**400], [2**31], [70000, 70000], [-1], ["x"], 3]
+)
+@pytest.mark.parametrize("part", ["observations", "actions"])
+def test_a_foreign_shape_that_is_none_is_a_message_error(shape: Any, part: str) -> None:
+    agent = POLICY.agent.to_dict()
+    agent[part][0]["shape"] = shape
+    for read in (
+        lambda: AgentSpec.from_dict(agent),
+        lambda: EnvSpec.from_dict({**ENV.to_dict(), "agents": {"arm": agent}}),
+        lambda: PolicySpec.from_dict({**POLICY.to_dict(), "agent": agent}),
+        lambda: PolicySpec.from_dict({**POLICY.to_dict(), "stored": agent[part]}),
+    ):
+        with pytest.raises(MessageError, match=r"^not .* spec") as caught:
+            read()
+        assert "\n" not in caught.value.line() and len(caught.value.line()) < 700
+
+
+@pytest.mark.parametrize("count", [math.inf, math.nan, "many", None])
+def test_a_foreign_chunk_that_is_no_number_is_a_message_error(count: Any) -> None:
+    with pytest.raises(MessageError, match="not a policy's spec"):
+        PolicySpec.from_dict({**POLICY.to_dict(), "chunk": count})
+
+
+def test_the_order_of_agents_is_part_of_an_environments_spec() -> None:
+    agent = ENV.agents["robot"]
+    two = replace(ENV, agents={"right": agent, "left": agent})
+    assert list(EnvSpec.from_dict(json.loads(json.dumps(two.to_dict()))).agents) == ["right", "left"]
+    assert EnvSpec.from_dict(two.to_dict()) == two != replace(ENV, agents={"left": agent, "right": agent})
+
+
+def test_an_agent_is_named_unless_it_is_the_only_one() -> None:
+    agent = ENV.agents["robot"]
+    assert replace(ENV, agents={"arm": agent}).only_agent == "arm"
+    POLICY.check_env(replace(ENV, agents={"arm": agent}))
+    two = replace(ENV, agents={"left": agent, "right": agent})
+    POLICY.check_env(two, "right")
+    with pytest.raises(SpecMismatch, match=r"has 2 agents.*name one of left, right"):
+        POLICY.check_env(two)
+
+
 @pytest.mark.parametrize("field", ["agents", "task", "control_hz"])
-def test_a_body_spec_without_a_field(field: str) -> None:
-    env = BODY.to_dict()
+def test_an_environment_spec_without_a_field(field: str) -> None:
+    env = ENV.to_dict()
     del env[field]
     with pytest.raises(MessageError, match=field):
         EnvSpec.from_dict(env)
 
 
-def test_streams_that_the_client_fills_are_not_asked_of_the_body() -> None:
+def test_streams_that_the_client_fills_are_not_asked_of_the_environment() -> None:
     own = tuple(Stream(name, (1,)) for name in CLIENT_STREAMS)
     agent = AgentSpec((Stream("x", (1,)), *own), (Stream("a", (1,)),))
     env = EnvSpec("t", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("a", (1,)),))}, 20.0)
