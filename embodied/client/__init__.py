@@ -1,6 +1,6 @@
 """The policy client, the same for a policy in this process and one behind a socket, and how chunks are executed."""
 
-from embodied.client.base import Manifest, Mode, PolicyClient, Version
+from embodied.client.base import Manifest, Mode, PolicyClient, Version, version_label
 from embodied.client.execution import ChunkCursor, Ensembling, Executor, RealTime, RecedingHorizon, Step
 from embodied.client.local import LocalClient
 from embodied.client.pending import Pending
@@ -20,4 +20,5 @@ __all__ = [
     "RemoteClient",
     "Step",
     "Version",
+    "version_label",
 ]

@@ -15,6 +15,12 @@ Version = tuple[int, str]
 """Number and hash of the weights served; (0, "") before any were published."""
 
 
+def version_label(version: Version) -> str:
+    """Such as `12-ab12cd34ef56`; the number alone where the hash is empty."""
+    number, digest = version
+    return f"{number}-{digest[:12]}" if digest else str(number)
+
+
 class PolicyClient(Protocol):
     """A policy host, in this process (`LocalClient`) or behind a socket (`RemoteClient`).
 

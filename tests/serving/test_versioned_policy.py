@@ -114,6 +114,6 @@ def test_an_action_that_is_not_finite_is_refused_by_version_and_row(value: float
 
     host, seen = VersionedPolicy(Diverged()), observation(4, seed=7)
     host.switch(manifest(3), tensors(3))
-    with pytest.raises(DataError, match=r"action that is not finite in row 2 .*body 2, episode 0, step 7") as caught:
+    with pytest.raises(DataError, match=r"action that is not finite in row 2 .*env 2, episode 0, step 7") as caught:
         host.act(seen, seen.rows.noise_keys(0), mode)
     assert manifest(3).label in caught.value.where and "\n" not in caught.value.line()

@@ -48,7 +48,7 @@ def test_chunk_round_trip() -> None:
     ("name", "value"),
     [
         ("rows", None),
-        ("rows", np.zeros((3, 3), np.int32)),
+        ("rows", np.zeros((2, 3), np.int32)),
         ("rows", np.zeros((3, 3), np.int64)),
         ("rows", np.zeros((4, 2), np.int32)),
         ("episode", np.zeros(3, np.int32)),

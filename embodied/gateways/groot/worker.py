@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from embodied.client import RemoteClient
+from embodied.client import RemoteClient, version_label
 from embodied.data import Observation, Rows
 from embodied.errors import EmbodiedError, InfrastructureError, SpecMismatch
 from embodied.gateways.groot.key_mapping import GrootKeys
@@ -149,5 +149,5 @@ class Worker:
             served, digest = client.version()
             if served != number:
                 return str(number)
-            self._labels = {number: f"{number}-{digest[:12]}" if digest else str(number)}
+            self._labels = {number: version_label((served, digest))}
         return self._labels[number]

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from embodied.client import RemoteClient
+from embodied.client import RemoteClient, Version, version_label
 from embodied.data import Observation, Rows
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
-from embodied.weights.manifest import Version
 
 _NUMBERS = 1 << 31
 
@@ -36,13 +35,13 @@ class Robot:
         """The metadata: which policy, what it is to be sent and what it answers, as plain values."""
         spec = self._client.hello()
         self._embodiment = Embodiment.from_config(self._settings.embodiment, spec)
-        version = Version(*self._client.version())
-        self._pulse.note(*version)
+        number, digest = version = self._client.version()
+        self._pulse.note(number, digest)
         return {
             "policy": spec.name,
-            "policy_version": version.number,
-            "policy_hash": version.hash,
-            "policy_label": _label(version),
+            "policy_version": number,
+            "policy_hash": digest,
+            "policy_label": version_label(version),
             "chunk": spec.chunk,
             "action_dim": spec.agent.action_dim,
             "embodiment": self._embodiment.name,
@@ -66,7 +65,7 @@ class Robot:
         streams = {name: value[None] for name, value in self._embodiment.observe(request).items()}
         observation = Observation(rows, streams, np.array([self._start - self._began]))
         chunk = self._client.act(observation, rows.noise_keys(self._settings.seed), self._settings.mode)
-        version = self._version(int(chunk.versions[0]))
+        number, digest = version = self._version(int(chunk.versions[0]))
         infer_ms = (time.monotonic() - self._start) * 1000
         server_timing = {"infer_ms": infer_ms}
         if self._total_ms is not None:
@@ -75,9 +74,9 @@ class Robot:
             **self._embodiment.reply(chunk.actions[0]),
             "policy_timing": {"infer_ms": infer_ms},
             "server_timing": server_timing,
-            "policy_version": version.number,
-            "policy_hash": version.hash,
-            "policy_label": _label(version),
+            "policy_version": number,
+            "policy_hash": digest,
+            "policy_label": version_label(version),
         }
 
     def sent(self) -> None:
@@ -90,8 +89,4 @@ class Robot:
         if digest is None:
             self._pulse.note(*self._client.version())
             digest = self._pulse.digest(number)
-        return Version(number, digest or "")
-
-
-def _label(version: Version) -> str:
-    return version.label if version.hash else str(version.number)
+        return number, digest or ""

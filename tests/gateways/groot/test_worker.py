@@ -93,8 +93,8 @@ def test_rows_episodes_and_steps_of_a_client() -> None:
     rows = [seen.rows for seen, _, _ in session.seen]
     assert [row.episode.tolist() for row in rows] == [[0, 0], [0, 0], [1], [0]]
     assert [row.step.tolist() for row in rows] == [[0, 0], [1, 1], [0], [0]]
-    assert rows[0].body.tolist() == [rows[0].body[0], rows[0].body[0] + 1]
-    assert rows[3].body[0] not in range(rows[0].body[0], rows[0].body[0] + 64)
+    assert rows[0].env.tolist() == [rows[0].env[0], rows[0].env[0] + 1]
+    assert rows[3].env[0] not in range(rows[0].env[0], rows[0].env[0] + 64)
     assert all((keys[:, 0] == 9).all() and mode == "sample" for _, keys, mode in session.seen)
     # Another version is served by now, so the one that decided is known by its number only.
     assert (info["policy_version"], info["policy_label"]) == (7, "7")

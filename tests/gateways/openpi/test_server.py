@@ -242,7 +242,7 @@ def test_sampled_actions_are_keyed_by_connection_and_request(served: PolicyProce
         for connection in (1, 2):
             client = Client(*address)
             for asked in (0, 1):
-                wanted = mean + normal(np.array([[5, connection, asked, 0]]), 3)[0]
+                wanted = mean + normal(np.array([[5, connection, 0, asked, 0]]), 3)[0]
                 np.testing.assert_allclose(client.infer(request())["actions"][0], wanted, rtol=1e-5)
             client.close()
 
