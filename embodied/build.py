@@ -10,7 +10,7 @@ from embodied.errors import ConfigError, nearest
 
 
 def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> Any:
-    """Call what `config["target"]` names with the other keys of `config`.
+    """Call what `config["_target_"]` names with the other keys of `config`.
 
     Args:
         config: `target`, an import path such as `policies.mlp.build`, and keyword arguments.
@@ -22,8 +22,8 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     Raises:
         ConfigError: The path cannot be imported, or a key is not one of its parameters.
     """
-    target, path = resolve(config, where), config.get("target")
-    options = {str(key): value for key, value in config.items() if key != "target"}
+    target, path = resolve(config, where), config.get("_target_")
+    options = {str(key): value for key, value in config.items() if key != "_target_"}
     settings = _settings_of(target)
     fields = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
     given = {name: value for name, value in extra.items() if name in fields}
@@ -32,7 +32,7 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
         signature = inspect.signature(target)
         supplied = {*extra, *signature.bind_partial(*args, **rest).arguments}
     except (TypeError, ValueError):
-        raise ConfigError(f"{path} is not made for {where}", f"{where}.target", "give another import path") from None
+        raise ConfigError(f"{path} is not made for {where}", f"{where}._target_", "give another import path") from None
     known = {name for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD} - supplied
     if settings is not None:
         known = fields - set(extra)
@@ -46,7 +46,7 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
 
 
 def defaults(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What `config["target"]` takes beside the keys of `config`, and its defaults, where these are plain values.
+    """What `config["_target_"]` takes beside the keys of `config`, and its defaults, where these are plain values.
 
     A function is asked for what it returns, and a class for its `config` or `settings_type`, dataclasses, or arguments.
 
@@ -76,23 +76,23 @@ def require_parts(made: Any, config: Mapping[str, Any], where: str, *names: str)
     for name in names:
         if not hasattr(made, name):
             fix = "give the import path of one"
-            raise ConfigError(f"{config.get('target')} makes no {where}: it has no {name}", f"{where}.target", fix)
+            raise ConfigError(f"{config.get('_target_')} makes no {where}: it has no {name}", f"{where}._target_", fix)
 
 
 def resolve(config: Mapping[str, Any], where: str) -> Any:
-    """What `config["target"]` names.
+    """What `config["_target_"]` names.
 
     Raises:
         ConfigError: It cannot be imported.
     """
-    path = str(config.get("target", ""))
+    path = str(config.get("_target_", ""))
     module_name, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{module_name}.".startswith(f"{error.name}."):
             raise  # it is there, and imports a package that is not installed
-        raise ConfigError(f"cannot import {path!r}: {error}", f"{where}.target", "give an import path") from None
+        raise ConfigError(f"cannot import {path!r}: {error}", f"{where}._target_", "give an import path") from None
 
 
 def _settings_of(target: Any) -> type | None:

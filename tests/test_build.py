@@ -17,7 +17,7 @@ HERE = f"{__name__}.component"
 
 
 def test_options_reach_the_target() -> None:
-    assert build({"target": HERE, "size": 2, "scale": 3, "free": "x"}, "env", "a", seed=7) == (
+    assert build({"_target_": HERE, "size": 2, "scale": 3, "free": "x"}, "env", "a", seed=7) == (
         "a", 2, 3.0, 7, {"free": "x"},
     )  # fmt: skip
 
@@ -30,18 +30,18 @@ def test_options_reach_the_target() -> None:
         ({"scale": "x"}, "scale cannot be 'x' (env.scale): give a number"),
         ({"seed": 3}, "takes no seed (env.seed)"),
         ({"name": "b"}, "takes no name (env.name)"),
-        ({"target": "builtins.dict"}, "builtins.dict is not made for env (env.target)"),
-        ({"target": "os.sep"}, "os.sep is not made for env"),
-        ({"target": None}, "cannot import 'None' (env.target)"),
-        ({"target": f"{__name__}.nothing"}, "cannot import"),
+        ({"_target_": "builtins.dict"}, "builtins.dict is not made for env (env._target_)"),
+        ({"_target_": "os.sep"}, "os.sep is not made for env"),
+        ({"_target_": None}, "cannot import 'None' (env._target_)"),
+        ({"_target_": f"{__name__}.nothing"}, "cannot import"),
     ],
 )
 def test_a_mistake_names_its_key(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said).replace(r"'None'\ ", r"'None'.* ")):
-        build({"target": HERE, **options}, "env", "a", seed=7)
+        build({"_target_": HERE, **options}, "env", "a", seed=7)
 
 
 def test_what_was_made_has_what_it_needs() -> None:
     require_parts("a", {}, "env", "join")
-    with pytest.raises(ConfigError, match=r"x makes no env: it has no step \(env.target\)"):
-        require_parts("a", {"target": "x"}, "env", "join", "step")
+    with pytest.raises(ConfigError, match=r"x makes no env: it has no step \(env._target_\)"):
+        require_parts("a", {"_target_": "x"}, "env", "join", "step")

@@ -126,7 +126,7 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
 
 def _show_more(group: str, config: DictConfig | None) -> None:
     """The keys of a group that no file names."""
-    if not isinstance(config, DictConfig) or not config.get("target"):
+    if not isinstance(config, DictConfig) or not config.get("_target_"):
         return
     given = {str(key): value for key, value in config.items()}
     try:
@@ -135,7 +135,7 @@ def _show_more(group: str, config: DictConfig | None) -> None:
         print(f"\nMore keys of {group}: install {error.name} to see them")
         return
     if more:
-        print(f"\nMore keys of {group}, and their defaults; {given['target'].rpartition('.')[0]} explains them:")
+        print(f"\nMore keys of {group}, and their defaults; {given['_target_'].rpartition('.')[0]} explains them:")
         print("\n".join(f"  {group}.{key}: {_written(value)}" for key, value in more.items()))
 
 

@@ -80,7 +80,7 @@ def replay_episode(settings: Settings, episode: Episode) -> Comparison:
         if actions != len(env.action_limit):
             what = f"the episode's actions have {actions} numbers, the task takes {len(env.action_limit)}"
             raise UserError(what, f"episode {episode.id}", "replay it with the control that recorded it")
-        return _compare(env, episode, compare_rewards=settings.reward.get("target") == TASK_REWARD)
+        return _compare(env, episode, compare_rewards=settings.reward.get("_target_") == TASK_REWARD)
     finally:
         env.close()
 

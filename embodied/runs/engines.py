@@ -17,10 +17,10 @@ def with_engine(policy: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[st
     Raises:
         ConfigError: The engine is none for this policy.
     """
-    if not engine.get("target"):
+    if not engine.get("_target_"):
         return dict(policy)
-    wanted, given = engine.get("replaces"), policy.get("target")
+    wanted, given = engine.get("replaces"), policy.get("_target_")
     if wanted != given:
         raise ConfigError(f"this engine is for policies of {wanted}, this one is of {given}", "engine", "engine=torch")
-    rest = {key: value for key, value in engine.items() if key not in ("target", "replaces")}
-    return {**policy, "target": engine["target"], "engine": rest}
+    rest = {key: value for key, value in engine.items() if key not in ("_target_", "replaces")}
+    return {**policy, "_target_": engine["_target_"], "engine": rest}

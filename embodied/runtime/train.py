@@ -25,7 +25,7 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
     root, new = Path(settings.runs), settings.resume is None
     if settings.resume is None:
         settings = _located(settings, config, root)
-        algo = str(settings.algo.get("target", "run")).rpartition(".")[2].lower()
+        algo = str(settings.algo.get("_target_", "run")).rpartition(".")[2].lower()
         folder = run_folder.create(root, settings.name, prefix=f"{settings.task.get('name', 'task')}-{algo}")
         write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
     else:

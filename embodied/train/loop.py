@@ -77,7 +77,7 @@ class InlineRun:
                 if _learns_by(settings.warm_start.clone, "warm_start.clone") != "fit":
                     raise ConfigError(
                         "this learner cannot clone",
-                        "warm_start.clone.target",
+                        "warm_start.clone._target_",
                         "embodied.learning.bc.BehaviourCloning can",
                     )
                 cloner = build(settings.warm_start.clone, "warm_start.clone", policy, seed=seed)
@@ -386,7 +386,7 @@ def _learns_by(config: dict[str, Any], where: str) -> str:
     for method in ("fit", "update"):
         if hasattr(target, method) and hasattr(target, "tensors"):
             return method
-    raise ConfigError(f"{config['target']} is no learner", f"{where}.target", "such as embodied.learning.ppo.PPO")
+    raise ConfigError(f"{config['_target_']} is no learner", f"{where}._target_", "such as embodied.learning.ppo.PPO")
 
 
 PARTS = ("physics", "envs", "inference", "reward", "learning", "weights", "storage", "evaluation")

@@ -1,6 +1,6 @@
 """The settings of a training run, typed and checked before anything starts.
 
-Groups that belong to a component (`task`, `policy`, `algo`, ...) are dictionaries with a `target`, the import path of
+Groups that belong to a component (`task`, `policy`, `algo`, ...) are dictionaries with a `_target_`, the import path of
 what they configure; the component checks its own keys.
 """
 
@@ -171,10 +171,11 @@ class Video:
 
 @dataclass
 class Runtime:
-    """threads: torch threads; physics has its own. versions: weight versions kept on disk. versions_gb: their size,
+    """_target_: what runs the stages. threads: torch threads; physics has its own. versions: weight versions kept on disk. versions_gb: their size,
     beyond which the oldest go first, 0 for no limit. hold_s: seconds a run waits after a rollback to be told to go
     on."""
 
+    _target_: str = "embodied.runtime.inline.InlineRuntime"
     threads: int = 1
     versions: int = 5
     versions_gb: float = 0.0
@@ -260,10 +261,29 @@ def saved_config(folder: Path) -> DictConfig:
         # A word alone or a list is YAML too.
         if not isinstance(config, DictConfig) or "task" not in config:
             raise ValueError("no configuration of a run")
+        migrate(config)
         typed(Settings, config)
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError, ConfigError) as error:
         raise CorruptFile(str(error).splitlines()[0], str(path), fix) from None
     return config
+
+
+RENAMED = {"body": "env", "serve": "client"}
+"""Groups of a run's configuration under their former names, and their names today."""
+
+
+def migrate(config: DictConfig) -> None:
+    """Rename the keys of an older run in place: groups by `RENAMED`, and `target` of a component to `_target_`.
+
+    `evaluate.target`, a success rate, keeps its name.
+    """
+    for old, new in RENAMED.items():
+        if old in config and new not in config:
+            config[new] = config.pop(old)
+    for key in ("env", "policy", "algo", "reward", "engine", "warm_start.clone"):
+        group = OmegaConf.select(config, key)
+        if isinstance(group, DictConfig) and "target" in group:
+            group["_target_"] = group.pop("target")
 
 
 START_ONLY = (

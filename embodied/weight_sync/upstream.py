@@ -84,14 +84,14 @@ class UpstreamInfo:
         Raises:
             UserError: UpstreamClient names code outside of the package `policies`, which is not run on its word alone.
         """
-        if local and local.get("target"):
+        if local and local.get("_target_"):
             return dict(local)
-        target = self.build.get("target")
+        target = self.build.get("_target_")
         if not isinstance(target, str) or not _TARGET.fullmatch(target) or not _is_ours(target):
             raise UserError(
                 f"upstream's policy is made by {str(target)[:80]!r}, which is not of the package policies",
                 f"policy {self.spec.name}",
-                "give policy.target=... here if you trust it",
+                "give policy._target_=... here if you trust it",
             )
         return dict(self.build)
 

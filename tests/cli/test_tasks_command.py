@@ -10,7 +10,7 @@ from embodied.errors import ConfigError
 from embodied.evaluate.gallery import describe_task
 from embodied.monitor.stats import wilson
 
-BODY = {"target": "simulators.make.make_env", "num_threads": 1}
+BODY = {"_target_": "simulators.make.make_env", "num_threads": 1}
 
 
 def test_every_configuration_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:

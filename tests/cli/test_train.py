@@ -132,7 +132,7 @@ def test_resumed_run_goes_on_bit_for_bit(root: Path, tmp_path: Path) -> None:
         (["rollout.num_envs=0"], "rollout.num_envs"),
         (["algo.lrr=1"], "did you mean lr"),
         (["algo.lr=fast"], "algo.lr"),
-        (["policy.target=policies.mlp.bild"], "policies.mlp.bild"),
+        (["policy._target_=policies.mlp.bild"], "policies.mlp.bild"),
         (["task.reward=none"], "reward"),
         (["algo=bc"], "warm_start.demonstrations"),
         (["resume=nothing"], "no run nothing"),

@@ -20,9 +20,9 @@ from simulators.replay import replay
 from simulators.tabletop import decode_text
 
 TASK = {"name": "reach_color", "reward": "sparse"}
-BODY = {"target": "simulators.make.make_env", "num_threads": 1}
+BODY = {"_target_": "simulators.make.make_env", "num_threads": 1}
 EYES = BODY | {"cameras": ["front"], "pixels": 16, "renderer": "ray"}
-FILM = {"target": "policies.film.build", "name": "film", "channels": [8, 8], "width": 16, "hidden": 16}
+FILM = {"_target_": "policies.film.build", "name": "film", "channels": [8, 8], "width": 16, "hidden": 16}
 
 
 class Noisy(MLPPolicy):

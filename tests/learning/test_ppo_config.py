@@ -102,5 +102,5 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 )
 def test_a_configuration_of_a_wrong_type_names_its_key(key: str, value: object, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build({"target": "embodied.learning.ppo.PPO", key: value}, "algo", MLPPolicy("p", AGENT, hidden=(4,)))
+        build({"_target_": "embodied.learning.ppo.PPO", key: value}, "algo", MLPPolicy("p", AGENT, hidden=(4,)))
     assert said in caught.value.line()

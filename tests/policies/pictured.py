@@ -74,9 +74,7 @@ def segment(policy: TorchPolicy, steps: int, bodies: int, seed: int = 0) -> Segm
         actions[t], log_probs[t] = made.actions, made.log_probs
     k = np.broadcast_to((np.arange(steps, dtype=np.int32) % chunk)[:, None], shape)
     executed = np.broadcast_to(((np.arange(steps) % chunk) == 0)[:, None, None], (*shape, chunk))
-    whole = Rows(
-        *(np.broadcast_to(getattr(rows, name), shape) for name in ("body", "scene", "agent", "episode", "step"))
-    )
+    whole = Rows(*(np.broadcast_to(getattr(rows, name), shape) for name in ("env", "agent", "episode", "step")))
     return Segment(
         id=f"s{seed}", policy=policy.spec.name, agent="robot", task="pictured", rows=whole,
         observations={name: np.stack([s[name] for s in seen[:-1]]) for name in seen[0]}, bootstrap=seen[-1],

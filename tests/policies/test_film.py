@@ -164,9 +164,9 @@ def test_a_wrong_config_is_refused_in_one_line(options: dict, said: str):
 
 def test_a_body_that_cannot_see_or_be_told_is_refused_with_what_mends_it():
     blind = AgentSpec(tuple(s for s in AGENT.observations if s.name != "front"), AGENT.actions)
-    with pytest.raises(SpecMismatch, match=r"no picture.*body\.cameras"):
+    with pytest.raises(SpecMismatch, match=r"no picture.*env\.cameras"):
         make_policy(agent=blind)
-    with pytest.raises(SpecMismatch, match=r"front.*body\.cameras"):
+    with pytest.raises(SpecMismatch, match=r"front.*env\.cameras"):
         make_policy(agent=blind, pictures=["front"])
     deaf = AgentSpec(tuple(s for s in AGENT.observations if s.name != "instruction"), AGENT.actions)
     with pytest.raises(SpecMismatch, match="stream instruction"):

@@ -220,7 +220,7 @@ def test_a_wrong_config_is_refused(config: dict[str, Any]):
 
 def test_streams_that_do_not_fit_are_refused_by_name():
     blind = AgentSpec((AGENT.observations[0], AGENT.observations[3]), AGENT.actions)
-    with pytest.raises(SpecMismatch, match=r"no picture.*body\.cameras"):
+    with pytest.raises(SpecMismatch, match=r"no picture.*env\.cameras"):
         build(blind, name="p", state=["joint_pos"])
     with pytest.raises(SpecMismatch, match="reads nothing"):
         build(blind, name="p", pictures=[], instruction=None)

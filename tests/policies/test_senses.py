@@ -25,7 +25,7 @@ def test_all_pictures_are_taken_unless_named():
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
-        ({"pictures": ["wrist_rgb"]}, r"pictures names wrist_rgb.*body\.cameras"),
+        ({"pictures": ["wrist_rgb"]}, r"pictures names wrist_rgb.*env\.cameras"),
         ({"state": ["positon"]}, "state names positon.*did you mean position"),
         ({"critic": ["held"]}, "critic names held"),
         ({"instruction": "task"}, "instruction names task"),

@@ -17,23 +17,23 @@ def engine(*words: str) -> dict[str, Any]:
 
 
 def test_torch_leaves_the_policy_as_it_was_trained() -> None:
-    policy = {"target": "policies.mlp.build", "hidden": [8]}
+    policy = {"_target_": "policies.mlp.build", "hidden": [8]}
     assert with_engine(policy, engine()) == with_engine(policy, {}) == policy
 
 
 def test_vllm_takes_what_the_token_policy_takes() -> None:
-    policy = {"target": "policies.tokens.build", "bins": 8}
+    policy = {"_target_": "policies.tokens.build", "bins": 8}
     made = with_engine(policy, engine("engine=vllm", "engine.threads=4"))
     assert made.pop("engine") == {
         "python": ".venvs/vllm/bin/python", "threads": 4, "kv_cache_mb": 256, "rows": 64, "timeout_s": 60,
         "start_s": 300,
     }  # fmt: skip
-    assert made == {"target": "policies.vllm.policy.build", "bins": 8}
+    assert made == {"_target_": "policies.vllm.policy.build", "bins": 8}
 
 
 def test_an_engine_is_refused_for_a_policy_that_it_cannot_stand_for() -> None:
     with pytest.raises(ConfigError) as caught:
-        with_engine({"target": "policies.mlp.build"}, engine("engine=vllm"))
+        with_engine({"_target_": "policies.mlp.build"}, engine("engine=vllm"))
     assert caught.value.line() == (
         "this engine is for policies of policies.tokens.build, this one is of policies.mlp.build (engine): engine=torch"
     )

@@ -165,7 +165,7 @@ def test_draining_answers_everything_without_waiting() -> None:
 
 def test_several_policies_by_name() -> None:
     world = World()
-    left, right = whole_desk(), whole_desk(build={"target": "tiny.TinyPolicy"})
+    left, right = whole_desk(), whole_desk(build={"_target_": "tiny.TinyPolicy"})
     world.station = ServerCore({"left": left, "right": right}, clock=lambda: world.now)
     world.say("a", "hello", 1)
     world.say("a", "hello", 2, policy="right")
@@ -177,7 +177,7 @@ def test_several_policies_by_name() -> None:
     said = {answer.id: answer for _, answer in [*world.hear(), *world.hear()]}
     for id, words in ((1, "left, right"), (5, "did you mean right?"), (6, "left, right")):
         assert said[id].body["code"] == "user" and words in said[id].body["fix"]
-    assert said[2].body["policy"] == "right" and said[2].body["build"] == {"target": "tiny.TinyPolicy"}
+    assert said[2].body["policy"] == "right" and said[2].body["build"] == {"_target_": "tiny.TinyPolicy"}
     assert said[3].kind == said[4].kind == "act"
     assert world.station.status("right")["counts"]["requests"] == 1
     assert world.station.status("right")["served_as"] == "right"

@@ -142,7 +142,7 @@ def test_through_a_server_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "learning"))
     address = f"ipc://{tmp_path}/policy"
     made = [word for word in words if word.startswith(("task", "policy", "env"))]
-    other = [f"policy.target={target}"] if target else []
+    other = [f"policy._target_={target}"] if target else []
     server = start("serve", "run=null", *made, *other, f"address={address}", folder=tmp_path)
     sharper = ["warm_start.demonstrations=4", "warm_start.clone.steps=200", "warm_start.clone.initial_std=0.02"]
     try:

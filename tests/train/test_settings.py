@@ -83,3 +83,18 @@ def test_a_resumed_run_takes_only_what_is_given_anew(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             _resume(tmp_path, word)
+
+
+def test_the_configuration_of_an_older_run_is_read_under_the_names_of_today(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.to_container(compose_config("train", ["task=reach", "evaluate.target=0.9"]), resolve=True)
+    assert isinstance(config, dict)
+    old = {{"env": "body", "client": "serve"}.get(str(key), key): value for key, value in config.items()}
+    for group in (old["body"], old["policy"], old["algo"], old["reward"], old["warm_start"]["clone"]):
+        group["target"] = group.pop("_target_")
+    del old["runtime"]["_target_"]
+    (tmp_path / CONFIG).write_text(OmegaConf.to_yaml(old))
+    settings = typed(Settings, saved_config(tmp_path))
+    assert settings == typed(Settings, compose_config("train", ["task=reach", "evaluate.target=0.9"]))
+    assert (settings.env["_target_"], settings.evaluate.target) == ("simulators.make.make_env", 0.9)

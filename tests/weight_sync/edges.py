@@ -28,7 +28,7 @@ from embodied.weights.registry import Registry
 from tests.serving.tiny import SPAWN, SPEC, TinyPolicy, tensors
 
 BALLAST = 2**20
-BUILD = {"target": "policies.mlp.build", "hidden": [8]}
+BUILD = {"_target_": "policies.mlp.build", "hidden": [8]}
 
 
 def heavy(tag: int) -> dict[str, NDArray[Any]]:

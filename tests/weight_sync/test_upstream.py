@@ -173,9 +173,9 @@ def test_only_code_of_policies_is_made_on_upstreams_word() -> None:
     assert known(**BUILD).config() == BUILD
     for target in ("os.system", "policies", "policies.mlp", "policies.mlp.torch", "policies.mlp.Tensor",
                    "policies.mlp.build;x", "policiesx.mlp.build", "", None, 7):  # fmt: skip
-        with pytest.raises(UserError, match=r"not of the package policies .*give policy\.target"):
+        with pytest.raises(UserError, match=r"not of the package policies .*give policy\._target_"):
             known(target=target).config()
-    mine = {"target": "mine.build", "size": 3}
+    mine = {"_target_": "mine.build", "size": 3}
     assert known(target="os.system").config(mine) == mine
     assert known(**BUILD).config({"size": 3}) == BUILD
 

@@ -85,7 +85,7 @@ def test_any_range_is_what_the_content_says(tmp_path: Path, data: st.DataObject)
 def test_manifests_of_the_registry_and_of_the_version_wanted(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     offer = VersionServer(
-        VersionedPolicy(TinyPolicy()), registry=registry, build={"target": "policies.mlp.build"}, clock=lambda: now
+        VersionedPolicy(TinyPolicy()), registry=registry, build={"_target_": "policies.mlp.build"}, clock=lambda: now
     )
     now = 0.0
     assert offer.status()["wanted"] == ""
@@ -96,7 +96,7 @@ def test_manifests_of_the_registry_and_of_the_version_wanted(tmp_path: Path) -> 
     assert offer.status()["wanted"] == second.label
     answer = ask(offer, op="manifest", version="")
     assert Manifest.from_dict(answer.body["manifest"]) == second
-    assert answer.body["build"] == {"target": "policies.mlp.build"} and answer.body["signature"] == ""
+    assert answer.body["build"] == {"_target_": "policies.mlp.build"} and answer.body["signature"] == ""
     assert ask(offer, op="manifest", version=first.label).body["manifest"]["number"] == 1
     registry.pin("tiny", 1)
     now = 2.0

@@ -30,7 +30,7 @@ from embodied.wire.limits import Limits
 from policies.vllm.engine import EngineSettings, VLLMEngine, settings_of
 from tests.policies.vllm.fake import FAULT_SEED, FAULT_WEIGHT
 
-FAKE = str(Path(__file__).with_name("vllm_fake.py"))
+FAKE = str(Path(__file__).with_name("fake.py"))
 PROMPTS = np.zeros((2, 3, 4), np.float32)
 
 

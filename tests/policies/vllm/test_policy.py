@@ -21,7 +21,7 @@ from policies.vllm.engine import EngineSettings
 from policies.vllm.policy import VLLMPolicy
 from tests.policies.pictured import AGENT, observe
 
-TORCH = str(Path(__file__).with_name("vllm_torch.py"))
+TORCH = str(Path(__file__).with_name("torch_engine.py"))
 SIZES: dict[str, Any] = {
     "chunk": 2, "state": ["position"], "bins": 9, "width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "ff": 32,
     "channels": [4, 8], "words": {"vocabulary": 64, "length": 6}, "block": 4,

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venvs" / "vllm" / "bin" / "python"
-FORGETFUL = Path(__file__).with_name("vllm_forgetful.py")
+FORGETFUL = Path(__file__).with_name("forgetful.py")
 ENGINE = {"kv_cache_mb": 32, "rows": 8, "timeout_s": 300, "start_s": 1200}  # importing vLLM takes 20 s of a core
 SIZES: dict[str, Any] = {
     "chunk": 2, "state": ["position"], "bins": 33, "width": 64, "layers": 2, "heads": 2, "kv_heads": 1, "ff": 96,
