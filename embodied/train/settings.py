@@ -171,9 +171,9 @@ class Video:
 
 @dataclass
 class Runtime:
-    """_target_: what runs the stages. threads: torch threads; physics has its own. versions: weight versions kept on disk. versions_gb: their size,
-    beyond which the oldest go first, 0 for no limit. hold_s: seconds a run waits after a rollback to be told to go
-    on."""
+    """_target_: the runtime of the stages. threads: torch threads; physics has its own. versions: weight versions
+    kept on disk. versions_gb: their size, beyond which the oldest go first, 0 for no limit. hold_s: seconds a run waits
+    after a rollback to be told to go on."""
 
     _target_: str = "embodied.runtime.inline.InlineRuntime"
     threads: int = 1
