@@ -22,8 +22,8 @@ setup: $(VENV)/.ready  ## create .venv with every pinned dependency
 train: setup  ## train lift_cube from nothing (ARGS="seed=1" adds overrides)
 	$(BIN)/embodied train experiment=lift_fast $(ARGS)
 
-test: setup  ## the tests, under 15 minutes on two cores; files side by side in JOBS processes
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+test: setup  ## the tests, under 10 minutes on two cores; files side by side in JOBS processes
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=20 $(ARGS)
 
 test-all: setup $(patsubst peers/%.txt,peer-%,$(wildcard peers/*.txt))  ## the tests, the long ones and those with other projects' clients
 	$(BIN)/python -m pytest -m "" $(ARGS)

@@ -1,4 +1,4 @@
-"""How much of bare physics the running PPO loop keeps, and where the rest goes.
+"""Speed of the running PPO loop over bare physics, and the share of each part.
 
 `loop_over_physics_64`: control steps per second of a run of `experiment=lift_fast` after cloning (rollout, reward,
 learning, publication, storage; no evaluation) over those of a bare `Batch.step` of the same model, 64 environments,

@@ -1,4 +1,4 @@
-"""How much of bare physics the batched environment and the Isaac façade keep, and how other projects do.
+"""Speed of the batched environment and the Isaac façade over bare physics, beside other projects.
 
 `env_over_batch_N`, `facade_over_batch_N`: control steps per second of the whole environment (control, physics,
 observation, reward, auto-reset) over those of a bare `Batch.step` of the same model, N, substeps, persistence and

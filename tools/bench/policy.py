@@ -1,4 +1,4 @@
-"""What the host and the learner add to a policy's network.
+"""Costs that the server and the learner add to a policy's network.
 
 `infer_over_torch`: rows per second of `VersionedPolicy.act` over those of the bare network, FiLM policy, 64 px, chunks
 of four, 64 rows. Both begin with the same numpy arrays and end with numpy actions and sampled log-probabilities.

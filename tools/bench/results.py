@@ -1,4 +1,4 @@
-"""How every benchmark ends: one line of JSON."""
+"""The last line of every benchmark: its results as JSON."""
 
 import json
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""When a side of a race to 90 % success is done, the same for all of them."""
+"""The end of a race to 90 % success, the same for every side."""
 
 import math
 import time
@@ -44,7 +44,7 @@ class Goal:
 
     @property
     def seconds(self) -> float:
-        """What counts: the limit where the target was not reached."""
+        """Seconds to the target, or the limit where it was not reached."""
         return self.spent if self.reached >= PATIENCE else self.limit_s
 
 
