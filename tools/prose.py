@@ -18,10 +18,8 @@ OPENER = re.compile(r"(What|Who|Whom|Whose|Where|How|Which|When)\b(?! (possible|
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring, attribute docstrings included."""
     for node in ast.walk(tree):
-        for statement in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.lineno, statement.value.value
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
 
 
 def comments(path: Path) -> Iterator[tuple[int, str]]:
