@@ -229,41 +229,6 @@ class EnvStep:
 
 
 @dataclass
-class StepResult:
-    """What one control step of B envs gave.
-
-    A env whose episode ended is reset at once: `observation` is then the first of its next episode (rows.episode
-    one more, step 0), and the last observation of the ended one is in `final`.
-
-    Attributes:
-        observation: [B] after the step and any reset.
-        rewards: [B] float32.
-        reward_status: [B] uint8 of `RewardStatus`.
-        terminated, truncated: [B] bool. Success and failure terminate; a time limit truncates; an infrastructure
-            fault truncates and its step never trains.
-        outcomes: [B] uint8 of `Outcome`, `RUNNING` where the episode goes on.
-        applied: [B, U] float64 controls that were applied, with which the step replays exactly.
-        ended: [M] int32 rows whose episode ended, ascending.
-        final: Stream name to [M, *shape], their last observations. Finite even after a fault.
-        started: The episodes that began in their place, or None.
-        state_hash: [B] uint64 checksums of the simulator's states after the step, before any restart; None where there
-            is no state to replay.
-    """
-
-    observation: Observation
-    rewards: NDArray[np.float32]
-    reward_status: NDArray[np.uint8]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    outcomes: NDArray[np.uint8]
-    applied: NDArray[np.float64]
-    ended: NDArray[np.int32]
-    final: dict[str, NDArray[Any]]
-    started: Resets | None
-    state_hash: NDArray[np.uint64] | None = None
-
-
-@dataclass
 class CarriedDecisions:
     """Decisions taken before a segment begins and executed within it: N, ordered by row, then `t`.
 
@@ -330,7 +295,7 @@ class Segment:
         start_at: [N] int32, the t at which each of `starts` begins.
         starts: Episodes that began in this segment, or None.
         mode: `train`, `evaluation` or `demonstration`.
-        state_hash: [T, B] uint64 or None, as in `StepResult`.
+        state_hash: [T, B] uint64 or None, as in `EnvStep`.
         stored: Name to [T, B, *shape], decision arrays as in `ActionChunk`; learners consume them, episodes do not keep
             them.
         origin: Name of the process that produced the data, such as `sim-0` or a robot's name.

@@ -22,6 +22,9 @@ CLIENT_STREAMS = ("action_prefix", "prefix_length")
 """Streams of a policy that its client fills, not the environment: the actions that will be executed before its answer
 can be, [K, D] float32, and their number, [] or [1] int32; see `embodied.client.execution.prefix`."""
 
+DEFAULT_AGENT = "robot"
+"""Name of the agent of a task that has one, unless the task names it."""
+
 STREAM_DTYPES = ("float32", "uint8", "int32")
 MAX_SIZE = 2**31 - 1
 """Most numbers in one row's value of a stream."""
@@ -149,7 +152,8 @@ class EnvSpec:
 
     Attributes:
         task: Name of the task, such as `lift_cube`.
-        agents: Agent name to its streams. Their order is part of the spec: `Rows.agent` is an index into it.
+        agents: Agent name to its streams; a task of one agent calls it `DEFAULT_AGENT`. Their order
+            is part of the spec: `Rows.agent` is an index into it.
         control_hz: Decisions per second of the environment's control loop.
         instruction: The task in words.
         episode_steps: Time limit in control steps.

@@ -1,7 +1,7 @@
 """Many envs of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import Observation, Outcome, Resets, RewardStatus, Rows, StepResult
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
 from simulators.randomise import draw
 from simulators.randomise.envs import RandomisedEnvs
@@ -19,7 +19,7 @@ from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
 from simulators.senses import Senses, Streams, with_cameras
 from simulators.starts import ResetsAhead
-from simulators.task import Array, Fields, Start, Task
+from simulators.task import Array, Fields, Start, Task, agent_actions
 
 MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
@@ -73,7 +73,8 @@ class BatchEnv:
         if cameras is not None:
             cameras.check_memory(num_envs)
         self.task, self.spec, self.num_envs = task, with_cameras(task.spec, cameras), num_envs
-        self.action_limit = task.spec.agents["robot"].action_limits
+        self._agent = task.spec.only_agent
+        self.action_limit = task.spec.agents[self._agent].action_limits
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
         self.physics_s, self.faults = 0.0, 0
@@ -91,16 +92,18 @@ class BatchEnv:
         # is reset by MuJoCo, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
         # Whose snapshots are taken up: those of envs with the same streams.
-        self._kind = np.full(num_envs, int(task.spec.agents["robot"].hash, 16), np.int64)
+        self._kind = np.full(num_envs, int(task.spec.agents[self._agent].hash, 16), np.int64)
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
-            self._randomised = RandomisedEnvs(randomise, self.batch, self.spec.agents["robot"], cameras is not None)
+            self._randomised = RandomisedEnvs(randomise, self.batch, self.spec.agents[self._agent], cameras is not None)
         if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
             raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
         self._ahead = ResetsAhead(self._draw, num_envs)
         self._senses = Senses(task, self.spec, self.batch, cameras, self._randomised)
 
-    def reset(self, seeds: ArrayLike | None = None, states: Array | None = None) -> tuple[Observation, Resets]:
+    def reset(
+        self, seeds: ArrayLike | None = None, states: Array | None = None
+    ) -> tuple[dict[str, Observation], Resets]:
         """As `Env.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
 
         Raises:
@@ -124,20 +127,22 @@ class BatchEnv:
         starts = self._start(np.arange(self.num_envs, dtype=np.int32), seeds, states)
         return self.observe(), starts
 
-    def observe(self) -> Observation:
-        """What the envs sense in the present state."""
+    def observe(self) -> dict[str, Observation]:
+        """Agent name to what it senses in the present state."""
         streams, when = self._sense(None)
         self._senses.note(streams)
-        return Observation(self._rows.take(slice(None)), streams, when)
+        return {self._agent: Observation(self._rows.take(slice(None)), streams, when)}
 
-    def step(self, actions: NDArray[np.float32]) -> StepResult:
+    def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
         """As `Env.step`.
 
         Raises:
-            SpecMismatch: `actions` are not [B, D].
+            SpecMismatch: `actions` are not [B, D] of each agent.
             ConfigError: No episode was ever started.
         """
-        actions = np.asarray(actions, np.float32)
+        return self._step(np.asarray(agent_actions(actions, self.spec)[self._agent], np.float32))
+
+    def _step(self, actions: NDArray[np.float32]) -> EnvStep:
         if actions.shape != (self.num_envs, len(self.action_limit)):
             wanted = (self.num_envs, len(self.action_limit))
             raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
@@ -192,12 +197,11 @@ class BatchEnv:
         self.faults += int(faulty.sum())
         self._senses.note(streams)
         observation = Observation(self._rows.take(slice(None)), streams, when)
-        return StepResult(
-            observation, rewards, status, terminated, truncated, outcomes, applied, ended, final, started, hashes
-        )
+        agent = AgentStep(observation, rewards, status, terminated, truncated, outcomes, ended, final)
+        return EnvStep({self._agent: agent}, applied, started, hashes)
 
-    def expert(self) -> NDArray[np.float32]:
-        return self.task.expert(self._fields, self._memory)
+    def expert(self) -> dict[str, NDArray[np.float32]]:
+        return {self._agent: self.task.expert(self._fields, self._memory)}
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         index = self._index(ids)

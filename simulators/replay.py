@@ -25,7 +25,7 @@ def replay(
     Args:
         model: The task's model.
         initial_state: [S] full simulator state at the start, `Resets.state`.
-        applied: [L, U] controls of each control step, `StepResult.applied`.
+        applied: [L, U] controls of each control step, `EnvStep.applied`.
         substeps: Physics steps per control step.
         drawn: What was randomised, `Episode.drawn`; its physics is applied to a copy of the model.
 

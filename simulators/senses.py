@@ -18,12 +18,13 @@ Ids = NDArray[np.int32]
 
 
 def with_cameras(spec: EnvSpec, cameras: Cameras | None) -> EnvSpec:
-    """The spec of a task whose robot has cameras too."""
+    """The spec of a task whose agents see the pictures of `cameras` too."""
     if cameras is None:
         return spec
-    robot = spec.agents["robot"]
-    robot = AgentSpec((*robot.observations, *cameras.streams), robot.actions)
-    return replace(spec, agents={**spec.agents, "robot": robot})
+    agents = {
+        name: AgentSpec((*agent.observations, *cameras.streams), agent.actions) for name, agent in spec.agents.items()
+    }
+    return replace(spec, agents=agents)
 
 
 class Senses:
@@ -94,7 +95,7 @@ class Senses:
 
     def _check(self, streams: Streams) -> None:
         """Raise `SpecMismatch` unless a task observes what its spec says; once, for it costs a step's worth of time."""
-        robot, count = self._spec.agents["robot"], len(self._every)
+        robot, count = self._spec.agents[self._spec.only_agent], len(self._every)
         wanted = {s.name: ((count, *s.shape), s.dtype) for s in robot.observations}
         found = {name: (values.shape, values.dtype.name) for name, values in streams.items()}
         for name in sorted(wanted.keys() | found.keys()):

@@ -5,6 +5,7 @@ environment keeps, snapshots and restores; everything else is read from the simu
 file in `simulators/tasks/` with a function `make(**options) -> Task`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -13,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied import noise
-from embodied.errors import ConfigError, nearest
-from embodied.spec import AgentSpec, EnvSpec
+from embodied.errors import ConfigError, SpecMismatch, nearest
+from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec
 
 Array = NDArray[np.float64]
 Fields = dict[str, NDArray[Any]]
@@ -121,13 +122,26 @@ def check_reward(kind: str, task: str) -> RewardKind:
 def env_spec(
     name: str, instruction: str, model: mujoco.MjModel, substeps: int, episode_steps: int, agent: AgentSpec
 ) -> EnvSpec:
-    """The spec of a task with one agent named `robot`."""
+    """Spec of a task of one agent."""
     return EnvSpec(
         task=name,
-        agents={"robot": agent},
+        agents={DEFAULT_AGENT: agent},
         control_hz=1.0 / (substeps * model.opt.timestep),
         instruction=instruction,
         episode_steps=episode_steps,
         state_size=mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION),
         control_size=model.nu,
     )
+
+
+def agent_actions(actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec) -> Mapping[str, NDArray[np.float32]]:
+    """`actions`, checked to be those of the agents of `spec`.
+
+    Raises:
+        SpecMismatch: An agent is missing or unknown, or no mapping was given.
+    """
+    if not isinstance(actions, Mapping) or actions.keys() != spec.agents.keys():
+        given = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
+        what = f"actions of {given}"
+        raise SpecMismatch(what, f"task {spec.task}", f"give a mapping of {', '.join(spec.agents)}")
+    return actions

@@ -23,6 +23,7 @@ from embodied.data import Observation
 from embodied.evaluate.cell import env_under
 from embodied.runs.published import Run, open_run
 from policies.torch_policy import TorchPolicy
+from simulators.one_agent import OneAgentEnv
 
 TOLERANCE = 1e-4
 START_S = 1200.0
@@ -80,7 +81,7 @@ def main() -> None:
     name = run.policy.spec.name
     before, kept = run.registry.pointers(name).pinned, run.registry.versions(name)
     env = env_under(None, run.settings.task, run.settings.env, arguments.rows, run.settings.seed)
-    seen, _ = env.reset(np.arange(arguments.rows))
+    seen, _ = OneAgentEnv(env).reset(np.arange(arguments.rows))
     env.close()
     gaps, same = [], []
     try:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Observation, Outcome, StepResult, Track
+from embodied.data import Episode, Observation, Outcome, Track
 from embodied.errors import UserError
 from embodied.runs.parts import make_env
 from embodied.train.settings import Settings
 from simulators.env import BatchEnv
+from simulators.one_agent import OneAgentEnv, OneAgentStep
 
 AGENT = "robot"
 TASK_REWARD = "embodied.rewards.stage.TaskReward"
@@ -86,12 +87,12 @@ def replay_episode(settings: Settings, episode: Episode) -> Comparison:
 
 
 def _compare(env: BatchEnv, episode: Episode, compare_rewards: bool) -> Comparison:
-    track = episode.agents[AGENT]
+    one, track = OneAgentEnv(env), episode.agents[AGENT]
     seeds = np.array([episode.seed], np.int64)
-    observation, starts = env.reset(seeds)
+    observation, starts = one.reset(seeds)
     start = _start_differences(episode, starts.drawn, starts.state[0])
     if not np.array_equal(starts.state[0], episode.initial_state):
-        observation, _ = env.reset(seeds, episode.initial_state[None])
+        observation, _ = one.reset(seeds, states=episode.initial_state[None])
     units = {stream.name: stream.unit for stream in env.spec.agents[AGENT].observations}
     common = [name for name in track.observations if name in units]
     found = Comparison(0, common, track.state_hash is not None, start)
@@ -100,7 +101,7 @@ def _compare(env: BatchEnv, episode: Episode, compare_rewards: bool) -> Comparis
         found.start += [f"{what} at first" for what in first]
     for step in range(len(track)):
         action = track.actions[track.decision[step], track.k[step]]
-        result = env.step(action[None])
+        result = one.step(action[None])
         streams = _streams(track, result.observation, step + 1, common, units)
         if found.step is not None:
             if streams:
@@ -141,7 +142,7 @@ def _streams(track: Track, observation: Observation, at: int, names: list[str], 
     return [text for _, text in sorted(found, key=lambda item: -item[0])]
 
 
-def _rest(track: Track, result: StepResult, step: int, ended: Outcome, compare_rewards: bool) -> list[str]:
+def _rest(track: Track, result: OneAgentStep, step: int, ended: Outcome, compare_rewards: bool) -> list[str]:
     """What else than streams differs in a step."""
     found = []
     if track.state_hash is not None and result.state_hash is not None and track.state_hash[step] != result.state_hash:

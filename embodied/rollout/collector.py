@@ -51,7 +51,8 @@ class Collector:
     def collect(self) -> Segment:
         """Run T steps on every env, tell the server how episodes ended, and return the steps."""
         if self._observation is None:
-            self._observation, self._starts = self.env.reset()
+            observations, self._starts = self.env.reset()
+            self._observation = observations[self.agent]
         env, spec = self.env, self.policy
         recorder = SegmentRecorder(
             self.steps, env.num_envs, spec.chunk, spec.agent.action_dim, env.spec.control_size, spec.stored
@@ -75,10 +76,10 @@ class Collector:
             actions, k = self._cursor.next()
             with self.watch("envs"):
                 before = env.physics_s
-                result = env.step(actions)
+                result = env.step({self.agent: actions})
                 self.watch.add("physics", env.physics_s - before)
-            recorder.step(observation, k, result)
-            self._observation = result.observation
+            recorder.step(observation, k, result, self.agent)
+            self._observation = result.agents[self.agent].observation
         self._starts = recorder.pending_starts()
         self.count += 1
         segment = recorder.finish(

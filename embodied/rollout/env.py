@@ -1,25 +1,27 @@
-"""The contract of what a rollout drives in lockstep: a simulator, ours or another behind the wire."""
+"""Contract of the environments that a rollout drives in lockstep: a simulator, ours or another behind the wire."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import Observation, Resets, StepResult
+from embodied.data import EnvStep, Observation, Resets
 from embodied.spec import EnvSpec
 
 
 class Env(Protocol):
-    """B envs of one task, stepped together.
+    """B environments of one task, stepped together.
 
     Attributes:
-        spec: What the envs offer and need.
+        spec: Streams that the environments offer and need.
         num_envs: B.
-        autoreset: Whether an ended episode is followed by the next at once. Without it an ended row is parked: it
-            is neither stepped nor rewarded, and its outcome reads `RUNNING`, until the next `reset`.
-        seed: Draws the episode seeds that `reset` is not given.
+        autoreset: Whether an ended episode is followed by the next at once. Without it an environment whose agents all
+            ended is parked: it is neither stepped nor rewarded, and its outcomes read `RUNNING`, until the next
+            `reset`.
+        seed: Seed of the episode seeds that `reset` is not given.
         physics_s: Seconds spent in the physics engine since construction.
-        faults: Episodes ended by an infrastructure fault since construction.
+        faults: Episodes ended by an infrastructure fault since construction, one per environment.
     """
 
     spec: EnvSpec
@@ -29,24 +31,38 @@ class Env(Protocol):
     physics_s: float
     faults: int
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
-        """Start an episode on every env; `seeds` [B] draw the starts. Counters of `rows.episode` go on."""
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
+        """Start an episode in every environment.
+
+        Args:
+            seeds: [B] seeds, each of which alone draws an episode's start. `rows.episode` counts on.
+
+        Returns:
+            Agent name to its first observation [B], and the episodes that began.
+        """
         ...
 
-    def step(self, actions: NDArray[np.float32]) -> StepResult:
-        """One control step. `actions` [B, D] in physical units; what is out of range is clipped, NaN is a fault."""
+    def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
+        """Take one control step.
+
+        Args:
+            actions: Agent name to [B, D] in physical units. Values out of range are clipped; NaN is a fault of the
+                environment. The actions of a parked agent are ignored.
+        """
         ...
 
-    def expert(self) -> NDArray[np.float32]:
-        """[B, D] actions of the task's scripted expert in the present state."""
+    def expert(self) -> dict[str, NDArray[np.float32]]:
+        """Agent name to [B, D], the actions of the task's scripted expert in the present state."""
         ...
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
-        """Everything from which `ids` continue bit for bit: physics, controllers, counters."""
+        """State from which the environments `ids`, counted from 0, continue bit for bit; None for all."""
         ...
 
     def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
-        """Put a snapshot into `ids`, one row each."""
+        """Put a snapshot into the environments `ids`, one row each."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the environments hold."""
+        ...

@@ -92,7 +92,8 @@ def play(
     outcomes = np.zeros(count, np.uint8)
     lengths = np.zeros(count, np.int32)
     returns = np.zeros(count, np.float32)
-    observation, starts = env.reset(seeds)
+    observations, starts = env.reset(seeds)
+    observation = observations[agent]
     recorder.start(starts)
     for _ in range(env.spec.episode_steps):
         live = outcomes == Outcome.RUNNING
@@ -109,13 +110,14 @@ def play(
                 recorder.decide(due, chunk)
                 cursor.accept(due, chunk)
             actions, k = cursor.next()
-        result = env.step(actions)
+        result = env.step({agent: actions})
         observation.rows.step = np.where(live, observation.rows.step, -1).astype(np.int32)
-        recorder.step(_only(observation, record), k, result)
-        outcomes[result.ended] = result.outcomes[result.ended]
+        recorder.step(_only(observation, record), k, result, agent)
+        own = result.agents[agent]
+        outcomes[own.ended] = own.outcomes[own.ended]
         lengths += live
-        returns += np.where(live, result.rewards, 0).astype(np.float32)
-        observation = result.observation
+        returns += np.where(live, own.rewards, 0).astype(np.float32)
+        observation = own.observation
     segment = recorder.finish(
         _only(observation, record),
         id=id,
@@ -175,7 +177,7 @@ def by_expert(env: Env, policy: PolicySpec) -> Decide:
     """Decisions of the task's scripted expert, as chunks of one action."""
 
     def decide(seen: Observation) -> ActionChunk:
-        actions = env.expert()[:, None]
+        actions = env.expert()[env.spec.only_agent][:, None]
         none = np.full(actions.shape, np.nan, np.float32)
         count = len(actions)
         return ActionChunk(seen.rows, actions, none, none[:, 0, 0], np.zeros(count, np.int64), policy.name)

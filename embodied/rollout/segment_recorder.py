@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import ActionChunk, Observation, Resets, RewardStatus, Rows, Segment, Source, StepResult, stack_rows
+from embodied.data import ActionChunk, EnvStep, Observation, Resets, RewardStatus, Rows, Segment, Source, stack_rows
 from embodied.spec import Streams
 
 
@@ -62,9 +62,9 @@ class SegmentRecorder:
         for name, array in self.stored.items():
             array[t, ids] = chunk.stored[name]
 
-    def step(self, observation: Observation, k: NDArray[np.int32], result: StepResult) -> None:
+    def step(self, observation: Observation, k: NDArray[np.int32], result: EnvStep, agent: str) -> None:
         """Write down one step: what was seen before it, which action of each chunk it executed, what it gave."""
-        t = self.length
+        t, own = self.length, result.agents[agent]
         self.rows.append(observation.rows)
         self.observations.append(observation.streams)
         self.k[t] = k
@@ -73,14 +73,14 @@ class SegmentRecorder:
         self.applied[t] = result.applied
         if result.state_hash is not None:
             self.state_hash.append(result.state_hash)
-        self.rewards[t] = result.rewards
-        self.reward_status[t] = result.reward_status
-        self.terminated[t] = result.terminated
-        self.truncated[t] = result.truncated
-        self.outcomes[t] = result.outcomes
-        if len(result.ended):
-            self.final_at.append(np.stack([np.full(len(result.ended), t, np.int32), result.ended], axis=1))
-            self.final.append(result.final)
+        self.rewards[t] = own.rewards
+        self.reward_status[t] = own.reward_status
+        self.terminated[t] = own.terminated
+        self.truncated[t] = own.truncated
+        self.outcomes[t] = own.outcomes
+        if len(own.ended):
+            self.final_at.append(np.stack([np.full(len(own.ended), t, np.int32), own.ended], axis=1))
+            self.final.append(own.final)
         self.length += 1
         self.start(result.started)
 

@@ -16,9 +16,9 @@ from simulators.adapters.spaces import (
     checked_actions,
     checked_seed,
     observation_space,
-    only_agent,
 )
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 Streams = dict[str, NDArray[Any]]
 MAX_SEED = 2**62
@@ -60,9 +60,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         **options: Any,
     ) -> None:
         self.env = make_env(task, 1, num_threads, **options)
+        self._one = OneAgentEnv(self.env)
         self.env.autoreset = False
         self._pictures = Pictures(self.env, render_mode, camera, width, height, render_with)
-        agent = only_agent(self.env.spec)
+        agent = self.env.spec.agents[self._one.agent]
         self.observation_space = observation_space(agent)
         self.action_space = action_space(agent)
         self.render_mode = render_mode
@@ -80,7 +81,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         seed = None if seed is None else checked_seed(seed, self.env.spec.task)
         super().reset(seed=seed)
         episode = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
-        observation, starts = self.env.reset([episode])
+        observation, starts = self._one.reset([episode])
         self._episodes.begin(starts, observation.streams)
         self._ended = False
         return _first(observation.streams), self._info(np.zeros(1, np.uint8))
@@ -97,7 +98,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         actions = checked_actions(action, self.action_space.shape, task)[None]
         if self._ended:
             raise ConfigError("step outside an episode", f"task {task}", "call reset() first")
-        result = self.env.step(actions)
+        result = self._one.step(actions)
         self._ended = bool(result.outcomes[0] != Outcome.RUNNING)
         return (
             _first(result.observation.streams),
@@ -118,7 +119,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     def expert(self) -> NDArray[np.float32]:
         """[D] action of the task's scripted expert in the present state."""
-        return self.env.expert()[0]
+        return self._one.expert()[0]
 
     def _info(self, outcomes: NDArray[np.uint8]) -> Info:
         return row(self._episodes.rows(outcomes), 0)

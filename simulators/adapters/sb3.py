@@ -14,8 +14,9 @@ from embodied.errors import ConfigError, nearest
 from simulators.adapters.episodes import NAMES, Episodes, Info, row
 from simulators.adapters.gym_env import Streams
 from simulators.adapters.pictures import Pictures
-from simulators.adapters.spaces import action_space, checked_actions, checked_seed, observation_space, only_agent
+from simulators.adapters.spaces import action_space, checked_actions, checked_seed, observation_space
 from simulators.env import BatchEnv
+from simulators.one_agent import OneAgentEnv
 
 Indices = None | int | Iterable[int]
 
@@ -52,11 +53,11 @@ class Sb3VecEnv(VecEnv):
         render_with: str = "auto",
     ) -> None:
         env.autoreset = True
-        self.env, self.render_mode = env, render_mode
+        self.env, self.render_mode, self._one = env, render_mode, OneAgentEnv(env)
         self._pictures = Pictures(env, render_mode, camera, width, height, render_with)
         self._episodes = Episodes(env.num_envs, env.spec.instruction)
         self._actions: NDArray[np.float32] | None = None
-        agent = only_agent(env.spec)
+        agent = env.spec.agents[self._one.agent]
         self._shape = (env.num_envs, agent.action_dim)
         space = observation_space(agent)
         self._names = list(space.spaces if streams is None else streams)
@@ -80,7 +81,7 @@ class Sb3VecEnv(VecEnv):
         if self._seeds[0] is not None:
             seeds = np.array(self._seeds, np.int64)
             self.env.seed = int(seeds[0])
-        observation, starts = self.env.reset(seeds)
+        observation, starts = self._one.reset(seeds)
         self._episodes.begin(starts, observation.streams)
         infos = self._episodes.rows(np.zeros(self.num_envs, np.uint8))
         self.reset_infos = [row(infos, env) for env in range(self.num_envs)]
@@ -105,7 +106,7 @@ class Sb3VecEnv(VecEnv):
         if self._actions is None:
             raise ConfigError("step_wait without step_async", f"task {self.env.spec.task}", "give actions first")
         actions, self._actions = self._actions, None
-        result = self.env.step(actions)
+        result = self._one.step(actions)
         infos: list[Info] = [{} for _ in range(self.num_envs)]
         for at, env in enumerate(result.ended):
             outcome = Outcome(int(result.outcomes[env]))
@@ -160,7 +161,7 @@ class Sb3VecEnv(VecEnv):
         Raises:
             AttributeError: Neither.
         """
-        for owner in (self.env, self):
+        for owner in (self._one, self.env, self):
             if hasattr(owner, name):
                 return owner
         raise AttributeError(f"no attribute {name!r}: {nearest(name, (n for n in dir(self.env) if n[0] != '_'))}")

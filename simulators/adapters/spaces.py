@@ -7,19 +7,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.errors import ConfigError, SpecMismatch
-from embodied.spec import AgentSpec, EnvSpec, Stream
-
-
-def only_agent(spec: EnvSpec) -> AgentSpec:
-    """The agent of a env that has one.
-
-    Raises:
-        ConfigError: There are several.
-    """
-    if len(spec.agents) != 1:
-        what = f"task {spec.task} has the agents {', '.join(spec.agents)}"
-        raise ConfigError(what, "simulators.adapters", "choose a task of one agent: these interfaces know no more")
-    return next(iter(spec.agents.values()))
+from embodied.spec import AgentSpec, Stream
 
 
 def observation_space(agent: AgentSpec) -> spaces.Dict:

@@ -20,9 +20,9 @@ from simulators.adapters.spaces import (
     checked_actions,
     checked_seed,
     observation_space,
-    only_agent,
 )
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 Flags = NDArray[np.bool_]
 
@@ -61,9 +61,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         **options: Any,
     ) -> None:
         self.env = make_env(task, num_envs, num_threads, **options)
+        self._one = OneAgentEnv(self.env)
         self.env.draw_seeds = self._draw_seeds
         self._pictures = Pictures(self.env, render_mode, camera, width, height, render_with)
-        agent = only_agent(self.env.spec)
+        agent = self.env.spec.agents[self._one.agent]
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space, self.single_action_space = observation_space(agent), action_space(agent)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -96,7 +97,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         check_options(options, self.env.spec.task)
         seeds = self._drawn_or_given(seed)
-        observation, starts = self.env.reset(seeds)
+        observation, starts = self._one.reset(seeds)
         self._episodes.begin(starts, observation.streams)
         every = np.ones(self.num_envs, bool)
         return observation.streams, masked(self._episodes.rows(np.zeros(self.num_envs, np.uint8)), every)
@@ -109,7 +110,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             ConfigError: No episode was ever started.
         """
         assert self.action_space.shape is not None
-        result = self.env.step(checked_actions(actions, self.action_space.shape, self.env.spec.task))
+        result = self._one.step(checked_actions(actions, self.action_space.shape, self.env.spec.task))
         outcomes, infos = result.outcomes, {}
         if result.started is not None:
             ended = np.zeros(self.num_envs, bool)
@@ -132,7 +133,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def expert(self) -> NDArray[np.float32]:
         """[B, D] actions of the task's scripted expert in the present state."""
-        return self.env.expert()
+        return self._one.expert()
 
     def close_extras(self, **kwargs: Any) -> None:
         self._pictures.close()

@@ -58,7 +58,7 @@ def take_step(answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.i
     """
     if isinstance(answer, EmbodiedError):
         raise answer
-    specs, count = spec.agents["robot"].observations, len(step)
+    specs, count = spec.agents[spec.only_agent].observations, len(step)
     outcomes = take_array(answer.arrays, "outcomes", "uint8", (count,))
     ended = take_array(answer.arrays, "ended", "int32", (None,))
     on_time = outcomes[step >= spec.episode_steps].all()

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied import noise
-from embodied.data import Observation, Outcome, Resets, RewardStatus, Rows, StepResult
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, SpecMismatch, UserError
 from embodied.spec import EnvSpec
 from embodied.wire.message import Message
 from simulators.remote.answers import Streams, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
+from simulators.task import agent_actions
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,8 @@ class RemoteEnv:
         spec = pool.spec
         assert spec is not None  # there is a worker
         self.spec: EnvSpec = dataclasses.replace(spec, task=task or spec.task, instruction=instruction)
-        agent = self.spec.agents["robot"]
+        self._agent = self.spec.only_agent
+        agent = self.spec.agents[self._agent]
         self.action_limit = agent.action_limits
         self._rows = Rows.of_envs(num_envs)
         self._rows.episode -= 1
@@ -92,7 +94,7 @@ class RemoteEnv:
         self._last: Streams = {s.name: np.zeros((num_envs, *s.shape), s.dtype) for s in agent.observations}
         self._begun = False
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
         """As `Env.reset`.
 
         Raises:
@@ -109,9 +111,9 @@ class RemoteEnv:
         chosen = self._next_seeds(everyone) if seeds is None else given.astype(np.int64)
         self._start(everyone, chosen)
         self._begun = True
-        return self._observation(), self._starts(everyone)
+        return {self._agent: self._observation()}, self._starts(everyone)
 
-    def step(self, actions: NDArray[np.float32]) -> StepResult:
+    def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
         """As `Env.step`.
 
         Raises:
@@ -119,7 +121,9 @@ class RemoteEnv:
             ConfigError: No episode was ever started.
             InfrastructureError: A worker was lost, and no other came in time.
         """
-        actions = np.asarray(actions, np.float32)
+        return self._step(np.asarray(agent_actions(actions, self.spec)[self._agent], np.float32))
+
+    def _step(self, actions: NDArray[np.float32]) -> EnvStep:
         if actions.shape != (self.num_envs, len(self.action_limit)):
             wanted = (self.num_envs, len(self.action_limit))
             raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
@@ -149,20 +153,20 @@ class RemoteEnv:
                 self._begin(orphans)
             started = self._starts(ended)
         self._active[ended] = self.autoreset
-        return StepResult(
+        agent = AgentStep(
             self._observation(),
             np.where(faulty, np.float32(0), rewards),
             np.where(faulty, RewardStatus.FAILED, RewardStatus.SCORED).astype(np.uint8),
             terminated,
             truncated,
             outcomes,
-            np.where(live[:, None], np.nan_to_num(clipped), 0.0).astype(np.float64),
             ended,
             {name: values[ended] for name, values in final.items()},
-            started,
         )
+        applied = np.where(live[:, None], np.nan_to_num(clipped), 0.0).astype(np.float64)
+        return EnvStep({self._agent: agent}, applied, started)
 
-    def expert(self) -> NDArray[np.float32]:
+    def expert(self) -> dict[str, NDArray[np.float32]]:
         """Raises `ConfigError`: other projects' environments bring no scripted expert."""
         fix = "train without warm_start.demonstrations"
         raise ConfigError(f"{self.spec.task} has no scripted expert", f"env {self._pool.wanted.env}", fix)
@@ -297,7 +301,7 @@ class RemoteEnv:
                 part = parts[peer]
                 rows = mine[part.session]
                 try:
-                    streams = streams_of(answer, "stream", self.spec.agents["robot"].observations, len(rows))
+                    streams = streams_of(answer, "stream", self.spec.agents[self._agent].observations, len(rows))
                 except EmbodiedError as error:
                     cause = error
                     self._lose(part, error)

@@ -333,16 +333,16 @@ def _sound(spec: EnvSpec) -> EnvSpec:
     """Raise `MessageError` unless a spec is one that a body can be made of."""
     numbers = (spec.episode_steps, spec.control_size, spec.state_size)
     whole = all(type(n) is int for n in numbers) and type(spec.task) is str
-    if not whole or not 1 <= spec.episode_steps <= 1 << 24 or set(spec.agents) != {"robot"}:
-        raise MessageError("a worker's spec is not one of a single robot with a time limit", "spec", "mend its suite")
+    if not whole or not 1 <= spec.episode_steps <= 1 << 24 or len(spec.agents) != 1:
+        raise MessageError("a worker's spec is not one of a single agent with a time limit", "spec", "mend its suite")
     if type(spec.control_hz) not in (int, float) or not 0 < spec.control_hz < 1e6:
         raise MessageError("a worker's control_hz is no rate", "spec", "mend its suite")
     try:
-        limits = spec.agents["robot"].action_limits
+        limits = spec.agents[spec.only_agent].action_limits
     except (TypeError, ValueError):
         raise MessageError("a worker's actions have limits that are no numbers", "spec", "mend its suite") from None
     if not (limits > 0).all():
         raise MessageError("a worker's actions have limits below 0", "spec", "mend its suite")
-    if spec.control_size != spec.agents["robot"].action_dim:
+    if spec.control_size != spec.agents[spec.only_agent].action_dim:
         raise MessageError("a worker's control_size is not the number of its actions", "spec", "mend its suite")
     return spec

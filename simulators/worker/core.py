@@ -200,14 +200,14 @@ class WorkerCore:
         streams = rows.reset(ids, seeds)
         if "actions" in message.arrays:
             lengths = as_ints(take_array(message.arrays, "lengths", "int32", (len(ids),)))
-            size = self._suite.spec.agents["robot"].action_dim
+            size = self._suite.spec.agents[self._suite.spec.only_agent].action_dim
             actions = take_array(message.arrays, "actions", "float32", (len(ids), None, size))
             streams = rows.replay(ids, lengths, actions)
         return Message("reset", message.id, message.session, arrays=_named(streams, "stream"))
 
     def _step(self, rows: EnvRows, message: Message) -> Message:
         ids = self._ids(rows, message)
-        size = self._suite.spec.agents["robot"].action_dim
+        size = self._suite.spec.agents[self._suite.spec.only_agent].action_dim
         actions = take_array(message.arrays, "actions", "float32", (len(ids), size))
         seeds = self._seeds(message, len(ids)) if "seeds" in message.arrays else None
         begin = time.perf_counter()

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
-from embodied.spec import AgentSpec, EnvSpec, Stream
+from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec, Stream
 from simulators.worker.suite import Moment, Streams, import_named
 
 # Packages that register environments when they are imported; others are named before the id, as in Gymnasium:
@@ -74,7 +74,7 @@ class GymnasiumSuite:
             action = Stream("action", env.action_space.shape or (), limit=limit)
             self.spec = EnvSpec(
                 task=id.rpartition(":")[2],
-                agents={"robot": AgentSpec(observations, (action,))},
+                agents={DEFAULT_AGENT: AgentSpec(observations, (action,))},
                 control_hz=_rate(env, id),
                 episode_steps=_steps(env, id),
                 control_size=action.size,
@@ -87,7 +87,7 @@ class GymnasiumSuite:
 
     def unscale(self, action: NDArray[np.float32]) -> NDArray[Any]:
         """An action in the environment's own numbers and shape."""
-        shape = self.spec.agents["robot"].actions[0].shape
+        shape = self.spec.agents[DEFAULT_AGENT].actions[0].shape
         if self._low is None or self._high is None:
             return action.reshape(shape)
         part = (action.reshape(shape).astype(np.float64) + 1) / 2

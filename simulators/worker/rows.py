@@ -58,7 +58,7 @@ class EnvRows:
     def __init__(self, suite: Suite, count: int, success_ends: bool = False) -> None:
         self._suite, self.success_ends = suite, success_ends
         self._rows = [_Row() for _ in range(count)]
-        self._streams = suite.spec.agents["robot"].observations
+        self._streams = suite.spec.agents[suite.spec.only_agent].observations
 
     def __len__(self) -> int:
         return len(self._rows)

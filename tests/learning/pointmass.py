@@ -1,5 +1,6 @@
 """A env small enough to learn in seconds: a point in the plane that is to reach a goal."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied import noise
 from embodied.data import (
+    AgentStep,
+    EnvStep,
     Episode,
     Observation,
     Outcome,
@@ -15,12 +18,12 @@ from embodied.data import (
     Rows,
     Segment,
     Source,
-    StepResult,
     Track,
     stack_rows,
 )
-from embodied.spec import AgentSpec, EnvSpec, Stream
+from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec, Stream
 from policies.mlp import MLPPolicy
+from simulators.one_agent import OneAgentEnv
 
 AGENT = AgentSpec(
     observations=(Stream("position", (2,), unit="m"), Stream("goal", (2,), unit="m")),
@@ -33,7 +36,7 @@ class PointMass:
     """B points in [-1, 1]^2; `sparse` pays 1 at the goal, `dense` the progress made towards it."""
 
     def __init__(self, count: int, dense: bool = True, limit: int = 30, seed: int = 0) -> None:
-        self.spec = EnvSpec("point", {"robot": AGENT}, 1 / STEP_S, episode_steps=limit)
+        self.spec = EnvSpec("point", {DEFAULT_AGENT: AGENT}, 1 / STEP_S, episode_steps=limit)
         self.num_envs, self.autoreset, self.seed = count, True, seed
         self.physics_s, self.faults = 0.0, 0
         self.dense, self.rows = dense, Rows.of_envs(count)
@@ -51,12 +54,13 @@ class PointMass:
         self.position[ids], self.goal[ids] = drawn[:, :2], drawn[:, 2:]
         return Resets(ids, seeds, drawn)
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
         drawn = noise.integers(self.rows.noise_keys(self.seed)) if seeds is None else np.asarray(seeds, np.int64)
         starts = self._start(np.arange(self.num_envs, dtype=np.int32), drawn)
-        return self._observe(), starts
+        return {DEFAULT_AGENT: self._observe()}, starts
 
-    def step(self, actions: NDArray[np.float32]) -> StepResult:
+    def step(self, mapping: Mapping[str, NDArray[np.float32]]) -> EnvStep:
+        actions = mapping[DEFAULT_AGENT]
         before = np.linalg.norm(self.goal - self.position, axis=1)
         self.position += STEP_S * np.clip(actions, -SPEED, SPEED)
         distance = np.linalg.norm(self.goal - self.position, axis=1)
@@ -73,13 +77,13 @@ class PointMass:
             started = self._start(ended, noise.integers(self.rows.noise_keys(self.seed)[ended]))
         outcomes = np.where(success, Outcome.SUCCESS, np.where(late, Outcome.TIME_LIMIT, Outcome.RUNNING))
         status = np.full(self.num_envs, RewardStatus.SCORED, np.uint8)
-        return StepResult(
-            self._observe(), rewards.astype(np.float32), status, success, late, outcomes.astype(np.uint8),
-            actions.astype(np.float64), ended, final, started,
-        )  # fmt: skip
+        agent = AgentStep(
+            self._observe(), rewards.astype(np.float32), status, success, late, outcomes.astype(np.uint8), ended, final
+        )
+        return EnvStep({DEFAULT_AGENT: agent}, actions.astype(np.float64), started)
 
-    def expert(self) -> NDArray[np.float32]:
-        return np.clip((self.goal - self.position) / STEP_S, -SPEED, SPEED)
+    def expert(self) -> dict[str, NDArray[np.float32]]:
+        return {DEFAULT_AGENT: np.clip((self.goal - self.position) / STEP_S, -SPEED, SPEED)}
 
 
 def collect(
@@ -90,7 +94,7 @@ def collect(
     final_at, finals, envs = [], [], env.num_envs
     for t in range(steps):
         chunk = policy.act(observation, observation.rows.noise_keys(seed), "sample")
-        result = env.step(chunk.actions[:, 0])
+        result = OneAgentEnv(env).step(chunk.actions[:, 0])
         for key, value in (("rows", observation.rows), ("streams", observation.streams), ("chunk", chunk)):
             columns[key].append(value)
         columns["result"].append(result)
@@ -122,11 +126,11 @@ def demonstrations(count: int, seed: int) -> list[Episode]:
     episodes = []
     for i in range(count):
         env = PointMass(1, seed=seed + i)
-        observation, _ = env.reset()
+        observation, _ = OneAgentEnv(env).reset()
         seen, actions, over = [observation.streams], [], False
         while not over:
-            actions.append(env.expert())
-            result = env.step(actions[-1])
+            actions.append(OneAgentEnv(env).expert())
+            result = OneAgentEnv(env).step(actions[-1])
             over = bool(len(result.ended))
             seen.append(result.final if over else result.observation.streams)
         n = len(actions)
@@ -150,11 +154,11 @@ def demonstrations(count: int, seed: int) -> list[Episode]:
 def success(policy: MLPPolicy, count: int = 200, seed: int = 10_000) -> float:
     """Share of first episodes that succeed under the mean action."""
     env = PointMass(count, seed=seed)
-    observation, _ = env.reset()
+    observation, _ = OneAgentEnv(env).reset()
     outcomes = np.zeros(count, np.uint8)
     for _ in range(env.spec.episode_steps):
         chunk = policy.act(observation, observation.rows.noise_keys(0), "mean")
-        result = env.step(chunk.actions[:, 0])
+        result = OneAgentEnv(env).step(chunk.actions[:, 0])
         outcomes = np.where((outcomes == 0) & (observation.rows.episode == 0), result.outcomes, outcomes)
         observation = result.observation
     return float((outcomes == Outcome.SUCCESS).mean())

@@ -14,6 +14,7 @@ from embodied.learning.ppo import PPO, PPOConfig
 from policies.mlp import GaussianActorCritic, MLPPolicy
 from policies.senses import Senses
 from policies.torch_policy import TorchPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.learning.pointmass import AGENT, PointMass, collect, demonstrations, success
 
 
@@ -46,7 +47,7 @@ def test_ppo_on_a_sparse_reward_mends_a_weak_clone():
     config = PPOConfig(epochs=4, lr=1e-3, critic_only_updates=2, normaliser_steps=0)
     learner = PPO(policy, config, cloning.normaliser)
     env = PointMass(64, dense=False)
-    observation, _ = env.reset()
+    observation, _ = OneAgentEnv(env).reset()
     for _ in range(20):
         serving.load(learner.tensors())
         segment, observation = collect(env, serving, observation, 16, seed=0)

@@ -21,6 +21,7 @@ from embodied.wire.probe import PROBE_ROWS, Probed
 from policies.base import Policy
 from policies.film import FiLMPolicy
 from policies.mlp import MLPPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.learning.planted import (
     FiLMAltered,
     FiLMHalf,
@@ -98,7 +99,7 @@ def segment(learner: PPO) -> Segment:
     serving = MLPPolicy("p", AGENT, hidden=(16,), seed=9)
     serving.load(learner.tensors())
     env = PointMass(6)
-    made, _ = collect(env, serving, env.reset()[0], 20, 0)
+    made, _ = collect(env, serving, OneAgentEnv(env).reset()[0], 20, 0)
     made.versions[:] = VERSION.number
     return made
 

@@ -11,6 +11,7 @@ from embodied.data import ActionChunk, Observation, Segment
 from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.learning.ppo import PPO, PPOConfig
 from policies.flow import FlowPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.learning.pointmass import AGENT, PointMass, collect, demonstrations, success
 
 
@@ -55,7 +56,7 @@ def test_cloning_lowers_the_loss_and_repeats_bit_for_bit():
 def test_an_update_begins_at_a_ratio_of_one():
     learner, serving, env = PPO(make_policy(), PPOConfig(epochs=1, minibatches=2)), make_policy(), PointMass(8)
     serving.load(learner.tensors())
-    segment, _ = collected(env, serving, env.reset()[0], 12)
+    segment, _ = collected(env, serving, OneAgentEnv(env).reset()[0], 12)
     metrics = learner.update([segment])
     assert metrics["learner/ratio_at_start"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["learner/max_log_ratio_at_start"] < 1e-4
@@ -69,7 +70,7 @@ def test_an_update_begins_at_a_ratio_of_one():
 def test_noisy_denoising_learns_to_reach_the_goal_from_nothing():
     config = PPOConfig(epochs=4, lr=1e-3, target_kl=0.0, per_dimension=True, seed=1)
     learner, serving, env = PPO(make_policy(), config), make_policy(), PointMass(64)
-    observation, before = env.reset()[0], success(serving)
+    observation, before = OneAgentEnv(env).reset()[0], success(serving)
     for _ in range(15):
         serving.load(learner.tensors())
         segment, observation = collected(env, serving, observation, 16)

@@ -9,6 +9,7 @@ from embodied.data import Segment
 from embodied.errors import CorruptFile
 from embodied.learning.ppo import PPO, PPOConfig
 from policies.mlp import MLPPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.learning.pointmass import AGENT, PointMass, collect
 
 CONFIG = PPOConfig(epochs=4, lr=1e-3, seed=1)
@@ -21,7 +22,7 @@ def make_policy(seed: int = 0) -> MLPPolicy:
 @pytest.fixture
 def segment() -> Segment:
     env = PointMass(8, seed=0)
-    return collect(env, make_policy(), env.reset()[0], 40, 0)[0]
+    return collect(env, make_policy(), OneAgentEnv(env).reset()[0], 40, 0)[0]
 
 
 def test_the_critic_may_have_a_learning_rate_of_its_own(segment: Segment):

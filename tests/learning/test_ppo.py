@@ -15,6 +15,7 @@ from embodied.learning.ppo import PPO, PPOConfig
 from embodied.weights.manifest import Version
 from policies.mlp import MLPPolicy
 from policies.torch_policy import TorchPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.learning.chunks import chunk_policy, draw_segment
 from tests.learning.pointmass import AGENT, PointMass, collect, success
 
@@ -31,7 +32,7 @@ class Loop:
     def __init__(self, config: PPOConfig = CONFIG, seed: int = 0, envs: int = 64) -> None:
         self.learner, self.serving, self.seed = PPO(make_policy(seed), config), make_policy(), seed
         self.env = PointMass(envs, seed=seed)
-        self.observation: Observation = self.env.reset()[0]
+        self.observation: Observation = OneAgentEnv(self.env).reset()[0]
 
     def collect(self, steps: int = 16) -> Segment:
         self.serving.load(self.learner.tensors())

@@ -1,5 +1,6 @@
 """Episodes played with each way to execute chunks."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied.client import Ensembling, LocalClient, RealTime, RecedingHorizon
 from embodied.client.execution import Strategy
-from embodied.data import ActionChunk, Observation, Outcome, Resets, RewardStatus, Rows, StepResult
+from embodied.data import ActionChunk, AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
 from embodied.errors import ConfigError
 from embodied.learning.batch import check_on_policy
 from embodied.rollout.play import Played, by_policy, play
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.spec import AgentSpec, EnvSpec, PolicySpec, Stream
+from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec, PolicySpec, Stream
 
 B, K, STEPS, DT = 3, 4, 9, 0.1
 PREFIX = (Stream("action_prefix", (K, 1)), Stream("prefix_length", (1,), "int32"))
@@ -22,15 +23,16 @@ PREFIX = (Stream("action_prefix", (K, 1)), Stream("prefix_length", (1,), "int32"
 class Line:
     """B points on a line; row b's episode ends after `STEPS - b` steps, and it is parked then."""
 
-    spec = EnvSpec("line", {"robot": AgentSpec((Stream("x", (1,)),), (Stream("dx", (1,)),))}, 1 / DT, "", STEPS)
+    spec = EnvSpec("line", {DEFAULT_AGENT: AgentSpec((Stream("x", (1,)),), (Stream("dx", (1,)),))}, 1 / DT, "", STEPS)
     num_envs, autoreset, seed, physics_s, faults = B, False, 0, 0.0, 0
 
-    def reset(self, seeds: ArrayLike | None = None) -> tuple[Observation, Resets]:
+    def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
         self.rows, self.x, self.taken = Rows.of_envs(B), np.zeros((B, 1), np.float32), list[NDArray[np.float32]]()
         starts = Resets(np.arange(B, dtype=np.int32), np.asarray(seeds, np.int64), np.zeros((B, 0)))
-        return self._observe(), starts
+        return {DEFAULT_AGENT: self._observe()}, starts
 
-    def step(self, actions: NDArray[np.float32]) -> StepResult:
+    def step(self, mapping: Mapping[str, NDArray[np.float32]]) -> EnvStep:
+        actions = mapping[DEFAULT_AGENT]
         before = self.rows.step < STEPS - np.arange(B)
         self.taken.append(actions[:, 0])
         self.x += np.where(before[:, None], actions, 0)
@@ -39,16 +41,15 @@ class Line:
         ended = np.flatnonzero(over).astype(np.int32)
         outcomes = np.where(over, Outcome.TIME_LIMIT, Outcome.RUNNING).astype(np.uint8)
         status = np.full(B, RewardStatus.SCORED, np.uint8)
-        return StepResult(
-            self._observe(), np.zeros(B, np.float32), status, np.zeros(B, bool), over, outcomes, np.zeros((B, 0)),
-            ended, {"x": self.x[ended]}, None,
-        )  # fmt: skip
+        nothing, final = np.zeros(B, np.float32), {"x": self.x[ended]}
+        agent = AgentStep(self._observe(), nothing, status, np.zeros(B, bool), over, outcomes, ended, final)
+        return EnvStep({DEFAULT_AGENT: agent}, np.zeros((B, 0)), None)
 
     def _observe(self) -> Observation:
         return Observation(self.rows.take(slice(None)), {"x": self.x.copy()}, self.rows.step * DT)
 
-    def expert(self) -> NDArray[np.float32]:
-        return np.zeros((B, 1), np.float32)
+    def expert(self) -> dict[str, NDArray[np.float32]]:
+        return {DEFAULT_AGENT: np.zeros((B, 1), np.float32)}
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         return {}

@@ -6,6 +6,7 @@ from robots.kinematics.inverse import rotation_error
 from simulators.arm import Arm
 from simulators.control import CONTROLS, LEASH_M, STEP_RAD, make_control, rotations
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 KINDS = sorted(CONTROLS)
 
@@ -14,10 +15,10 @@ KINDS = sorted(CONTROLS)
 def test_an_expert_lifts_with_every_control(kind):
     env = make_env("lift_cube", 16, control=kind)
     env.autoreset = False
-    env.reset(np.arange(16))
+    OneAgentEnv(env).reset(np.arange(16))
     outcomes = np.zeros(16)
     for _ in range(env.spec.episode_steps):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         outcomes[result.ended] = result.outcomes[result.ended]
     assert (outcomes == 1).all()
 
@@ -25,12 +26,14 @@ def test_an_expert_lifts_with_every_control(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_action_leads_out_of_the_limits(kind):
     env = make_env("lift_cube", 8, control=kind)
-    env.reset()
+    OneAgentEnv(env).reset()
     arm = env.task.arm
     rng = np.random.default_rng(0)
     for _ in range(30):
         before = env._fields["qpos"][:, arm.arm_qpos].copy()
-        result = env.step((rng.choice([-9.0, 9.0], (8, len(env.action_limit))) * env.action_limit).astype(np.float32))
+        result = OneAgentEnv(env).step(
+            (rng.choice([-9.0, 9.0], (8, len(env.action_limit))) * env.action_limit).astype(np.float32)
+        )
         going = ~np.isin(np.arange(8), result.ended)
         targets = result.applied[:, arm.arm_ctrl]
         assert (targets >= arm.chain.lower - 1e-9).all() and (targets <= arm.chain.upper + 1e-9).all()
@@ -40,9 +43,9 @@ def test_no_action_leads_out_of_the_limits(kind):
 
 def test_an_absolute_target_is_kept_on_its_leash_and_in_the_workspace():
     env = make_env("lift_cube", 2, control="ee_target")
-    env.reset()
-    before = env.observe().streams["ee_pos"]
-    env.step(np.tile(np.float32([-1.0, 0.0, 1.0, 1.0]), (2, 1)))
+    OneAgentEnv(env).reset()
+    before = env.observe()["robot"].streams["ee_pos"]
+    OneAgentEnv(env).step(np.tile(np.float32([-1.0, 0.0, 1.0, 1.0]), (2, 1)))
     target = env._memory[:, :3]
     assert (np.linalg.norm(target - before, axis=1) <= LEASH_M + 1e-6).all()
     low, high = env.task.arm.facts.workspace
@@ -51,12 +54,12 @@ def test_an_absolute_target_is_kept_on_its_leash_and_in_the_workspace():
 
 def test_a_turned_hand_follows():
     env = make_env("lift_cube", 1, control="ee_pose")
-    env.reset([3])
+    OneAgentEnv(env).reset([3])
     arm: Arm = env.task.arm
-    start = env.observe().streams["ee_pos"][0]
+    start = env.observe()["robot"].streams["ee_pos"][0]
     turn = np.float32([0.0, 0.0, 0.4])
     for _ in range(15):
-        env.step(np.concatenate([start, turn, [1.0]])[None].astype(np.float32))
+        OneAgentEnv(env).step(np.concatenate([start, turn, [1.0]])[None].astype(np.float32))
     site = env.batch.bind("site_xmat")[:, arm.ee].reshape(1, 3, 3)
     wanted = rotations(turn[None].astype(float)) @ arm.down
     assert np.linalg.norm(rotation_error(site, wanted)) < 0.05

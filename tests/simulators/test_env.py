@@ -8,20 +8,21 @@ from embodied.data import Outcome, RewardStatus
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
 from simulators.env import BatchEnv
 from simulators.make import make_env, make_task
+from simulators.one_agent import OneAgentEnv
 
 TASKS = ("reach", "lift_cube")
 
 
 def noisy(env, rng, share=0.5):
     noise = rng.normal(0, share, (env.num_envs, len(env.action_limit))) * env.action_limit
-    return env.expert() + noise.astype(np.float32)
+    return OneAgentEnv(env).expert() + noise.astype(np.float32)
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_streams_are_owned_and_as_specified(name):
     env = make_env(name, 4)
-    observation, starts = env.reset()
-    result = env.step(env.expert())
+    observation, starts = OneAgentEnv(env).reset()
+    result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
     agent = env.spec.agents["robot"]
     assert agent.action_dim == len(env.action_limit)
     assert starts.state.shape == (4, env.spec.state_size) and starts.seeds.dtype == np.int64
@@ -40,23 +41,23 @@ def test_streams_are_owned_and_as_specified(name):
 @pytest.mark.parametrize("name", TASKS)
 def test_observations_are_not_a_substep_stale(name):
     env, rng = make_env(name, 3, seed=2), np.random.default_rng(0)
-    env.reset()
+    OneAgentEnv(env).reset()
     model, data = env.task.model, mujoco.MjData(env.task.model)
     for _ in range(25):
-        result = env.step(noisy(env, rng))
-        for env in range(3):
-            mujoco.mj_setState(model, data, env.batch.state[env], mujoco.mjtState.mjSTATE_INTEGRATION)
+        result = OneAgentEnv(env).step(noisy(env, rng))
+        for row in range(3):
+            mujoco.mj_setState(model, data, env.batch.state[row], mujoco.mjtState.mjSTATE_INTEGRATION)
             mujoco.mj_forward(model, data)
             fresh = {field: getattr(data, field)[None].copy() for field in env.task.fields}
-            memory = env.snapshot([env])["memory"]
+            memory = env.snapshot([row])["memory"]
             for stream, values in env.task.observe(fresh, memory).items():
-                assert np.array_equal(values[0], result.observation.streams[stream][env]), stream
+                assert np.array_equal(values[0], result.observation.streams[stream][row]), stream
 
 
 def test_an_episodes_seed_alone_draws_its_start():
     small, large = make_env("lift_cube", 2, seed=1), make_env("lift_cube", 5, seed=9)
-    first, starts = small.reset([11, 12])
-    second, others = large.reset([0, 12, 3, 11, 4])
+    first, starts = OneAgentEnv(small).reset([11, 12])
+    second, others = OneAgentEnv(large).reset([0, 12, 3, 11, 4])
     assert starts.seeds.tolist() == [11, 12]
     assert np.array_equal(starts.state[[1, 0]], others.state[[1, 3]])
     assert np.array_equal(first.streams["cube_pos"][0], second.streams["cube_pos"][3])
@@ -68,35 +69,35 @@ def test_unseeded_episodes_follow_from_seed_body_and_episode():
     seeds = [make_env("reach", 3, seed=seed).reset()[1].seeds for seed in (5, 5, 6)]
     assert np.array_equal(seeds[0], seeds[1]) and not np.array_equal(seeds[0], seeds[2])
     env = make_env("reach", 3, seed=5)
-    env.reset()
-    assert not np.array_equal(env.reset()[1].seeds, seeds[0])
+    OneAgentEnv(env).reset()
+    assert not np.array_equal(OneAgentEnv(env).reset()[1].seeds, seeds[0])
 
 
 def test_an_ended_episode_is_followed_by_the_next_and_its_last_observation_kept():
     env = make_env("reach", 6, seed=3)
-    env.reset()
+    OneAgentEnv(env).reset()
     ended = 0
     for _ in range(40):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         assert (result.started is None) == (len(result.ended) == 0)
-        for at, env in enumerate(result.ended):
+        for at, row in enumerate(result.ended):
             ended += 1
-            assert result.outcomes[env] == Outcome.SUCCESS and result.terminated[env] and not result.truncated[env]
+            assert result.outcomes[row] == Outcome.SUCCESS and result.terminated[row] and not result.truncated[row]
             assert np.linalg.norm(result.final["ee_to_target"][at]) < 0.02 and result.final["held"][at] == 1
-            assert result.observation.rows.step[env] == 0 and result.observation.streams["held"][env] == 0
-            assert np.linalg.norm(result.observation.streams["ee_to_target"][env]) > 0.02
+            assert result.observation.rows.step[row] == 0 and result.observation.streams["held"][row] == 0
+            assert np.linalg.norm(result.observation.streams["ee_to_target"][row]) > 0.02
             assert np.array_equal(result.started.ids, result.ended)
-            assert np.array_equal(result.started.state[at], env.batch.state[env])
+            assert np.array_equal(result.started.state[at], env.batch.state[row])
     assert ended > 12
 
 
 def test_the_time_limit_truncates():
     env = make_env("reach", 2)
-    env.reset([1, 2])
+    OneAgentEnv(env).reset([1, 2])
     still = np.zeros((2, 7), np.float32)
     for _ in range(env.spec.episode_steps - 1):
-        assert not len(env.step(still).ended)
-    result = env.step(still)
+        assert not len(OneAgentEnv(env).step(still).ended)
+    result = OneAgentEnv(env).step(still)
     assert result.outcomes.tolist() == [Outcome.TIME_LIMIT] * 2
     assert result.truncated.all() and not result.terminated.any()
     assert (result.reward_status == RewardStatus.SCORED).all()
@@ -105,30 +106,32 @@ def test_the_time_limit_truncates():
 def test_without_autoreset_an_ended_row_is_parked():
     env = make_env("reach", 6, seed=3)
     env.autoreset = False
-    env.reset()
+    OneAgentEnv(env).reset()
     parked = np.zeros(6, bool)
     last = {}
     for _ in range(30):
         before = env.snapshot()
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         after = env.snapshot()
         assert not parked[result.ended].any() and result.started is None
         for name in before:
             assert np.array_equal(before[name][parked], after[name][parked])
         assert (result.outcomes[parked] == Outcome.RUNNING).all() and (result.rewards[parked] == 0).all()
-        for at, env in enumerate(result.ended):
-            last[env] = result.final["joint_pos"][at]
+        for at, row in enumerate(result.ended):
+            last[row] = result.final["joint_pos"][at]
         parked[result.ended] = True
     assert parked.all()
-    assert all(np.array_equal(last[env], result.observation.streams["joint_pos"][env]) for env in range(6))
-    observation, _ = env.reset()
-    assert (observation.rows.episode == 1).all() and (env.step(env.expert()).observation.rows.step == 1).all()
+    assert all(np.array_equal(last[row], result.observation.streams["joint_pos"][row]) for row in range(6))
+    observation, _ = OneAgentEnv(env).reset()
+    assert (observation.rows.episode == 1).all() and (
+        OneAgentEnv(env).step(OneAgentEnv(env).expert()).observation.rows.step == 1
+    ).all()
 
 
 def run(env, steps, seed):
     rng, kept = np.random.default_rng(seed), []
     for _ in range(steps):
-        result = env.step(noisy(env, rng))
+        result = OneAgentEnv(env).step(noisy(env, rng))
         streams = result.observation.streams
         kept.append([env.batch.state.copy(), result.rewards, result.outcomes, result.applied, *streams.values()])
     return kept
@@ -137,14 +140,14 @@ def run(env, steps, seed):
 @pytest.mark.parametrize("name", TASKS)
 def test_branches_from_a_snapshot_continue_bit_for_bit(name):
     env = make_env(name, 4, seed=8)
-    env.reset()
+    OneAgentEnv(env).reset()
     run(env, 12, 0)
     snapshot = env.snapshot()
     first = run(env, 45, 1)  # over ends of episodes
     env.restore(snapshot)
     again = run(env, 45, 1)
     other = make_env(name, 4, num_threads=1, seed=8)
-    other.reset([1, 2, 3, 4])
+    OneAgentEnv(other).reset([1, 2, 3, 4])
     other.restore(snapshot)
     elsewhere = run(other, 45, 1)
     for one, two, three in zip(first, again, elsewhere, strict=True):
@@ -153,18 +156,18 @@ def test_branches_from_a_snapshot_continue_bit_for_bit(name):
 
 def test_one_state_branches_into_many_bodies():
     env = make_env("lift_cube", 5, seed=8)
-    env.reset()
+    OneAgentEnv(env).reset()
     run(env, 10, 0)
     source = env.snapshot([3])
     env.restore({name: np.repeat(values, 3, axis=0) for name, values in source.items()}, [0, 1, 4])
-    streams = env.observe().streams
-    actions = env.expert()
+    streams = env.observe()["robot"].streams
+    actions = OneAgentEnv(env).expert()
     assert all(
         np.array_equal(values[0], values[3]) and np.array_equal(values[4], values[3]) for values in streams.values()
     )
     assert np.array_equal(actions[0], actions[3])
     for _ in range(6):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         states = env.batch.state
         assert np.array_equal(states[0], states[3]) and np.array_equal(states[1], states[4])
         assert result.rewards[0] == result.rewards[3] == result.rewards[4]
@@ -172,8 +175,8 @@ def test_one_state_branches_into_many_bodies():
 
 def test_a_foreign_snapshot_or_ids_are_refused():
     env, other = make_env("reach", 3), make_env("lift_cube", 3)
-    env.reset()
-    other.reset()
+    OneAgentEnv(env).reset()
+    OneAgentEnv(other).reset()
     with pytest.raises(SpecMismatch, match="another task"):
         env.restore(other.snapshot())
     with pytest.raises(SpecMismatch, match="another task"):
@@ -187,11 +190,11 @@ def test_a_foreign_snapshot_or_ids_are_refused():
 def test_a_diverged_body_is_a_fault_and_leaves_the_others_alone(poison, monkeypatch):
     clean, env = (make_env("lift_cube", 4, seed=1) for _ in range(2))
     for one in (clean, env):
-        one.reset()
+        OneAgentEnv(one).reset()
         run(one, 5, 0)
-    last = {name: values[2].copy() for name, values in env.observe().streams.items()}
-    actions = env.expert()
-    wanted = clean.step(actions.copy())
+    last = {name: values[2].copy() for name, values in env.observe()["robot"].streams.items()}
+    actions = OneAgentEnv(env).expert()
+    wanted = OneAgentEnv(clean).step(actions.copy())
     if poison == "action":
         actions[2, 1] = np.nan
     elif poison == "state":
@@ -206,7 +209,7 @@ def test_a_diverged_body_is_a_fault_and_leaves_the_others_alone(poison, monkeypa
             raise SimulationError(np.array([2]), "made up")
 
         monkeypatch.setattr(env.batch, "step", raising)
-    result = env.step(actions)
+    result = OneAgentEnv(env).step(actions)
     assert env.faults == 1 and result.ended.tolist() == [2] and result.started.ids.tolist() == [2]
     assert result.outcomes.tolist() == [0, 0, Outcome.INFRASTRUCTURE_FAULT, 0]
     assert result.truncated.tolist() == [False, False, True, False] and not result.terminated.any()
@@ -219,44 +222,47 @@ def test_a_diverged_body_is_a_fault_and_leaves_the_others_alone(poison, monkeypa
     for name, values in result.observation.streams.items():
         assert np.isfinite(values).all() and np.array_equal(values[others], wanted.observation.streams[name][others])
     monkeypatch.undo()
-    assert not env.step(env.expert()).ended.size and env.faults == 1
+    assert not OneAgentEnv(env).step(OneAgentEnv(env).expert()).ended.size and env.faults == 1
 
 
 def test_a_fault_without_autoreset_parks_the_body():
     env = make_env("reach", 2)
     env.autoreset = False
-    env.reset()
-    last = env.step(env.expert()).observation.streams["joint_pos"][0]
+    OneAgentEnv(env).reset()
+    last = OneAgentEnv(env).step(OneAgentEnv(env).expert()).observation.streams["joint_pos"][0]
     env.batch.bind("qpos")[0, 0] = np.inf
-    result = env.step(np.zeros((2, 7), np.float32))
+    result = OneAgentEnv(env).step(np.zeros((2, 7), np.float32))
     assert result.outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT, 0] and np.array_equal(
         result.final["joint_pos"][0], last
     )
-    assert env.step(np.full((2, 7), np.nan, np.float32)).outcomes.tolist() == [0, Outcome.INFRASTRUCTURE_FAULT]
+    assert OneAgentEnv(env).step(np.full((2, 7), np.nan, np.float32)).outcomes.tolist() == [
+        0,
+        Outcome.INFRASTRUCTURE_FAULT,
+    ]
     assert env.faults == 2
 
 
 def test_what_is_out_of_range_is_clipped():
     env, other = make_env("lift_cube", 2, seed=1), make_env("lift_cube", 2, seed=1)
-    env.reset()
-    other.reset()
+    OneAgentEnv(env).reset()
+    OneAgentEnv(other).reset()
     wild = np.array([[9.0, -9.0, np.inf, -np.inf]] * 2, np.float32)
     limit = env.action_limit
-    env.step(wild)
-    other.step(np.stack([limit * [1, -1, 1, -1]] * 2).astype(np.float32))
+    OneAgentEnv(env).step(wild)
+    OneAgentEnv(other).step(np.stack([limit * [1, -1, 1, -1]] * 2).astype(np.float32))
     assert np.array_equal(env.batch.state, other.batch.state)
 
 
 def test_wrong_use_is_refused_in_one_line():
     env = make_env("reach", 3)
     with pytest.raises(ConfigError, match="call reset"):
-        env.step(np.zeros((3, 7), np.float32))
-    env.reset()
+        OneAgentEnv(env).step(np.zeros((3, 7), np.float32))
+    OneAgentEnv(env).reset()
     with pytest.raises(SpecMismatch, match="actions of shape"):
-        env.step(np.zeros((3, 4), np.float32))
+        OneAgentEnv(env).step(np.zeros((3, 4), np.float32))
     for seeds in ([1, 2], [1.0, 2.0, 3.0]):
         with pytest.raises(ConfigError, match="give 3 integers"):
-            env.reset(seeds)
+            OneAgentEnv(env).reset(seeds)
     for count, threads in ((0, 0), (10**9, 0), (1, -1)):
         with pytest.raises(ConfigError):
             make_env("reach", count, threads)
@@ -272,7 +278,7 @@ def test_a_start_that_mujoco_refuses_is_an_infrastructure_error(monkeypatch):
 
     monkeypatch.setattr(env.batch, "forward", raising)
     with pytest.raises(InfrastructureError, match="MuJoCo cannot start"):
-        env.reset()
+        OneAgentEnv(env).reset()
 
 
 def test_the_spec_survives_json():
@@ -285,27 +291,27 @@ def test_a_task_that_does_not_observe_its_spec_is_named():
     env = make_env("reach", 2)
     env.task.observe = lambda fields, memory: {}
     with pytest.raises(SpecMismatch, match="gives ee_pos as nothing"):
-        env.reset()
+        OneAgentEnv(env).reset()
 
 
 @pytest.mark.parametrize(("field", "value"), [("qpos", np.nan), ("qvel", np.nan), ("qpos", 1e30), ("qvel", 9e9)])
 def test_every_divergence_of_a_body_is_seen(field, value):
     env = make_env("lift_cube", 3)
-    env.reset([1, 2, 3])
+    OneAgentEnv(env).reset([1, 2, 3])
     idle = np.zeros((3, 4), np.float32)
     for count in range(1, 4):
         env.batch.bind(field)[1, 0] = value
-        result = env.step(idle)
+        result = OneAgentEnv(env).step(idle)
         assert result.outcomes.tolist() == [0, Outcome.INFRASTRUCTURE_FAULT, 0] and env.faults == count
         assert result.rewards[1] == 0 and result.reward_status[1] == RewardStatus.FAILED
-        assert env.step(idle).outcomes.tolist() == [0, 0, 0]
+        assert OneAgentEnv(env).step(idle).outcomes.tolist() == [0, 0, 0]
 
 
 def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
     env = make_env("lift_cube", 2, control="ee_delta")
-    env.reset()
+    OneAgentEnv(env).reset()
     other = make_env("lift_cube", 2, control="ee_target")
-    other.reset()
+    OneAgentEnv(other).reset()
     with pytest.raises(SpecMismatch, match="other streams"):
         env.restore(other.snapshot())
     for name, value in (("state", np.nan), ("step", -5)):
@@ -318,7 +324,7 @@ def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
     states = env.batch.state.copy()
     states[1, 2] = np.inf
     with pytest.raises(SpecMismatch, match="not finite"):
-        env.reset([1, 2], states)
+        OneAgentEnv(env).reset([1, 2], states=states)
 
 
 @pytest.mark.parametrize(

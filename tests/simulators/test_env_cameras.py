@@ -5,6 +5,7 @@ import pytest
 
 from embodied.errors import ConfigError
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 OPTIONS = {"cameras": ["front", "wrist"], "pixels": 16, "images": ["rgb", "depth", "segmentation"], "renderer": "ray"}
 
@@ -16,7 +17,7 @@ def drawn_anew(env):
 
 def test_streams_are_in_the_spec_after_the_tasks_own():
     env = make_env("reach", 2, 1, **OPTIONS)
-    observation, _ = env.reset()
+    observation, _ = OneAgentEnv(env).reset()
     streams = env.spec.agents["robot"].observations
     assert [s.name for s in streams[-6:]] == [f"{c}_{k}" for c in ("front", "wrist") for k in OPTIONS["images"]]
     for stream in streams:
@@ -29,19 +30,19 @@ def test_streams_are_in_the_spec_after_the_tasks_own():
 
 def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a_restart():
     env = make_env("reach", 6, 1, seed=3, **OPTIONS)
-    env.reset()
+    OneAgentEnv(env).reset()
     ended = 0
     for _ in range(25):
         before = {name: values.copy() for name, values in env._senses.last.items()}
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         streams = result.observation.streams
         for name, values in drawn_anew(env).items():
             assert np.array_equal(streams[name], values), name
-        for at, env in enumerate(result.ended):
+        for at, row in enumerate(result.ended):
             ended += 1
             # The last picture is near the one before it, and unlike that of the next start.
-            step = np.abs(result.final["front_rgb"][at].astype(int) - before["front_rgb"][env]).mean()
-            restart = np.abs(result.final["front_rgb"][at].astype(int) - streams["front_rgb"][env]).mean()
+            step = np.abs(result.final["front_rgb"][at].astype(int) - before["front_rgb"][row]).mean()
+            restart = np.abs(result.final["front_rgb"][at].astype(int) - streams["front_rgb"][row]).mean()
             assert step < restart
     assert ended >= 6
 
@@ -50,7 +51,7 @@ def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a
 def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monkeypatch):
     env = make_env("reach", 5, 1, seed=3, randomise=randomise, **OPTIONS)
     env.autoreset = False
-    env.reset()
+    OneAgentEnv(env).reset()
     asked = []
     render = env._cameras.render
 
@@ -61,13 +62,13 @@ def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monk
     monkeypatch.setattr(env._cameras, "render", counting)
     live, last = 5, {}
     for _ in range(40):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         assert asked == [live]
-        for at, env in enumerate(result.ended):
-            last[env] = {name: result.final[name][at] for name in ("wrist_rgb", "wrist_depth")}
-        for env, pictures in last.items():
+        for at, row in enumerate(result.ended):
+            last[row] = {name: result.final[name][at] for name in ("wrist_rgb", "wrist_depth")}
+        for row, pictures in last.items():
             for name, picture in pictures.items():
-                assert np.array_equal(result.observation.streams[name][env], picture)
+                assert np.array_equal(result.observation.streams[name][row], picture)
         live -= len(result.ended)
         asked.clear()
     assert live == 0
@@ -76,13 +77,13 @@ def test_parked_bodies_keep_their_last_picture_and_are_not_drawn(randomise, monk
 def test_restored_bodies_are_drawn_again():
     env = make_env("reach", 4, 1, seed=3, **OPTIONS)
     env.autoreset = False
-    env.reset()
+    OneAgentEnv(env).reset()
     snapshot = env.snapshot([2])
-    picture = env.observe().streams["front_rgb"][2]
+    picture = env.observe()["robot"].streams["front_rgb"][2]
     for _ in range(12):
-        env.step(env.expert())
+        OneAgentEnv(env).step(OneAgentEnv(env).expert())
     env.restore(snapshot, [0])
-    streams = env.observe().streams
+    streams = env.observe()["robot"].streams
     assert np.array_equal(streams["front_rgb"][0], picture)
     for name, values in drawn_anew(env).items():
         assert np.array_equal(streams[name], values)
@@ -90,11 +91,11 @@ def test_restored_bodies_are_drawn_again():
 
 def test_a_fault_keeps_the_last_picture():
     env = make_env("reach", 3, 1, seed=3, **OPTIONS)
-    env.reset()
-    last = env.observe().streams["front_rgb"][1]
-    actions = env.expert()
+    OneAgentEnv(env).reset()
+    last = env.observe()["robot"].streams["front_rgb"][1]
+    actions = OneAgentEnv(env).expert()
     actions[1] = np.nan
-    result = env.step(actions)
+    result = OneAgentEnv(env).step(actions)
     assert result.ended.tolist() == [1] and np.array_equal(result.final["front_rgb"][0], last)
 
 

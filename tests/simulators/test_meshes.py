@@ -7,6 +7,7 @@ import pytest
 from embodied.errors import ConfigError
 from simulators.make import make_env, make_task
 from simulators.meshes import HIDDEN_GROUP
+from simulators.one_agent import OneAgentEnv
 from simulators.scene import table_scene
 
 MODEL = """<mujoco>
@@ -66,11 +67,11 @@ def test_both_arms_of_a_pair_are_dressed(copy):
 def test_states_are_the_same_bit_for_bit(copy):
     envs = [make_env("lift_cube", 4, meshes=meshes) for meshes in ("", str(copy))]
     for env in envs:
-        env.reset(np.arange(4))
+        OneAgentEnv(env).reset(np.arange(4))
     for _ in range(30):
         states = []
         for env in envs:
-            env.step(env.expert())
+            OneAgentEnv(env).step(OneAgentEnv(env).expert())
             states.append(env.batch.state.copy())
         assert np.array_equal(*states)
     plain, dressed = (env.task.model for env in envs)

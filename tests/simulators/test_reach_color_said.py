@@ -6,6 +6,7 @@ import pytest
 from embodied.data import Outcome
 from embodied.errors import ConfigError
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 from simulators.tabletop import decode_text
 from simulators.tasks.reach_color import COLOURS
 
@@ -33,16 +34,16 @@ def test_another_colour_is_said_and_nothing_else_differs():
 def test_success_stays_at_the_cube_that_counts(follows_words):
     env = make_env("reach_color", 12, said="other")
     env.autoreset = False
-    seen, _ = env.reset(SEEDS[:12])
+    seen, _ = OneAgentEnv(env).reset(SEEDS[:12])
     heard = said(seen)
     outcomes = np.zeros(12, np.uint8)
     for _ in range(env.spec.episode_steps):
         counts = env.batch.bind("userdata")[:, 1].copy()
         if follows_words:
             env.batch.bind("userdata")[:, 1] = heard
-        actions = env.expert()
+        actions = OneAgentEnv(env).expert()
         env.batch.bind("userdata")[:, 1] = counts
-        result = env.step(actions)
+        result = OneAgentEnv(env).step(actions)
         outcomes[result.ended] = result.outcomes[result.ended]
     reached = Outcome.FAILURE if follows_words else Outcome.SUCCESS
     assert (outcomes == reached).sum() >= 10

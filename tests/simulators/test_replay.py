@@ -3,6 +3,7 @@ import pytest
 
 from embodied.errors import DataError
 from simulators.make import make_env, make_task
+from simulators.one_agent import OneAgentEnv
 from simulators.replay import replay
 
 
@@ -10,14 +11,14 @@ from simulators.replay import replay
 def test_recorded_episodes_replay_bit_for_bit(name):
     env = make_env(name, 5, num_threads=2, seed=4)
     rng = np.random.default_rng(0)
-    _, starts = env.reset()
+    _, starts = OneAgentEnv(env).reset()
     begin = starts.state.copy()
     applied, states = [], [env.batch.state.copy()]
     alive = np.ones(5, bool)
     lengths = np.zeros(5, int)
     for _ in range(30):
         noise = rng.normal(0, 0.3, (5, len(env.action_limit))) * env.action_limit
-        result = env.step(env.expert() + noise.astype(np.float32))
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert() + noise.astype(np.float32))
         alive[result.ended] = False
         lengths[alive] += 1
         applied.append(result.applied)
@@ -32,10 +33,10 @@ def test_recorded_episodes_replay_bit_for_bit(name):
 
 def test_an_episode_started_by_autoreset_replays_too():
     env = make_env("reach", 3, num_threads=1)
-    env.reset()
+    OneAgentEnv(env).reset()
     starts, applied = {}, {}
     for _ in range(60):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         for body in applied:
             applied[body].append(result.applied[body])
             if body in result.ended:

@@ -8,6 +8,7 @@ from robots.descriptions import arms, descriptions
 from robots.kinematics.forward import forward
 from simulators.arm import Arm
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 from simulators.scene import add_cube, table_scene
 
 
@@ -95,10 +96,10 @@ def test_the_hands_of_the_pair_go_where_they_are_sent_in_the_worlds_frame():
 def test_the_so101_lifts_cubes():
     env = make_env("lift_cube", 200, robot="so101")
     env.autoreset = False
-    env.reset(np.arange(200))
+    OneAgentEnv(env).reset(np.arange(200))
     outcomes = np.zeros(200)
     for _ in range(env.spec.episode_steps):
-        result = env.step(env.expert())
+        result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         outcomes[result.ended] = result.outcomes[result.ended]
     assert (outcomes == Outcome.SUCCESS).mean() >= 0.95
 

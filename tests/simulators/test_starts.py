@@ -2,6 +2,7 @@ import numpy as np
 
 from embodied import noise
 from simulators.make import make_env, make_task
+from simulators.one_agent import OneAgentEnv
 from simulators.starts import ResetsAhead
 
 
@@ -23,12 +24,12 @@ def test_starts_drawn_ahead_are_those_of_their_keys():
 
 def test_another_seed_or_a_restored_count_is_noticed():
     env = make_env("reach", 3, seed=1)
-    _, first = env.reset()
+    _, first = OneAgentEnv(env).reset()
     begun = env.snapshot()
-    _, second = env.reset()
+    _, second = OneAgentEnv(env).reset()
     env.restore(begun)
-    assert np.array_equal(env.reset()[1].seeds, second.seeds)
+    assert np.array_equal(OneAgentEnv(env).reset()[1].seeds, second.seeds)
     env.restore(begun)
     env.seed = 2
-    assert not np.array_equal(env.reset()[1].seeds, second.seeds)
+    assert not np.array_equal(OneAgentEnv(env).reset()[1].seeds, second.seeds)
     assert not np.array_equal(first.seeds, second.seeds)

@@ -3,6 +3,7 @@ import pytest
 
 from embodied.errors import ConfigError, SpecMismatch
 from simulators.make import make_env, make_task
+from simulators.one_agent import OneAgentEnv
 from simulators.tabletop import TEXT_BYTES, decode_text, encode_text
 
 
@@ -15,7 +16,7 @@ def test_a_text_survives_and_is_bounded():
 
 def test_the_phrasing_is_drawn_by_the_seed_and_observed():
     env = make_env("lift_cube", 60)
-    seen, starts = env.reset(np.arange(60))
+    seen, starts = OneAgentEnv(env).reset(np.arange(60))
     sentences = env.task.sentences()
     said = [decode_text(row) for row in seen.streams["instruction"]]
     assert set(said) == set(sentences) and env.spec.instruction == sentences[0]
@@ -26,8 +27,8 @@ def test_the_phrasing_is_drawn_by_the_seed_and_observed():
 
 def test_an_arm_without_a_gripper_command_keeps_it_open():
     env = make_env("reach", 2)
-    env.reset()
-    result = env.step(np.zeros((2, 7), np.float32))
+    OneAgentEnv(env).reset()
+    result = OneAgentEnv(env).step(np.zeros((2, 7), np.float32))
     assert np.allclose(result.applied[:, env.task.arm.gripper_ctrl], env.task.arm.facts.gripper_open)
 
 

@@ -7,6 +7,7 @@ import yaml
 from embodied.data import Outcome
 from embodied.errors import ConfigError
 from simulators.make import make_env, make_task, task_names
+from simulators.one_agent import OneAgentEnv
 from simulators.tabletop import decode_text
 
 FOLDER = Path(__file__).parents[2] / "configs/task"
@@ -16,7 +17,7 @@ TASKS = sorted(name for name, config in CONFIGS.items() if config["name"] in tas
 GRASPS = ("pick_place", "stack")
 
 
-def bodies(config, count, **options):
+def environments(config, count, **options):
     """An environment as a configuration says, whose episodes end for good."""
     options = {**CONFIGS[config], **options}
     env = make_env(options.pop("name"), count, **options)
@@ -26,13 +27,13 @@ def bodies(config, count, **options):
 
 def expert_episodes(env, seeds, noise=0.0, discount=1.0, change=lambda actions: actions):
     """Outcomes, discounted sums of rewards and lengths of one episode per body."""
-    env.reset(seeds)
+    OneAgentEnv(env).reset(seeds)
     rng = np.random.default_rng(0)
     outcomes, returns, lengths = (np.zeros(len(seeds)) for _ in range(3))
     for step in range(env.spec.episode_steps):
         scale = noise * env.action_limit
-        actions = env.expert() + (rng.normal(size=(len(seeds), len(scale))) * scale).astype(np.float32)
-        result = env.step(change(actions))
+        actions = OneAgentEnv(env).expert() + (rng.normal(size=(len(seeds), len(scale))) * scale).astype(np.float32)
+        result = OneAgentEnv(env).step(change(actions))
         returns += discount**step * result.rewards
         outcomes[result.ended], lengths[result.ended] = result.outcomes[result.ended], step + 1
     return outcomes, returns, lengths
@@ -50,7 +51,7 @@ def test_every_task_is_configured_and_found_by_module_name():
 
 @pytest.mark.parametrize("config", TASKS)
 def test_the_expert_succeeds(config):
-    outcomes, returns, lengths = expert_episodes(bodies(config, 200), np.arange(200))
+    outcomes, returns, lengths = expert_episodes(environments(config, 200), np.arange(200))
     done = outcomes == Outcome.SUCCESS
     assert done.mean() >= 0.95
     assert (
@@ -60,31 +61,31 @@ def test_the_expert_succeeds(config):
 
 @pytest.mark.parametrize("config", TASKS)
 def test_the_sparse_reward_is_one_for_success(config):
-    outcomes, returns, _ = expert_episodes(bodies(config, 10, reward="sparse"), np.arange(10), noise=0.2)
+    outcomes, returns, _ = expert_episodes(environments(config, 10, reward="sparse"), np.arange(10), noise=0.2)
     assert np.array_equal(returns, (outcomes == Outcome.SUCCESS).astype(float))
 
 
 @pytest.mark.parametrize("config", TASKS)
 def test_the_dense_reward_prefers_success(config):
-    _, returns, _ = expert_episodes(bodies(config, 10), np.arange(10))
-    _, noisy, _ = expert_episodes(bodies(config, 10), np.arange(10), noise=5.0)
+    _, returns, _ = expert_episodes(environments(config, 10), np.arange(10))
+    _, noisy, _ = expert_episodes(environments(config, 10), np.arange(10), noise=5.0)
     assert (returns > noisy).all()
 
 
 @pytest.mark.parametrize("config", TASKS)
 def test_a_seed_is_one_episode_in_any_batch(config):
-    small, large = bodies(config, 2), bodies(config, 5)
-    small.reset([5, 17])
-    large.reset([0, 17, 3, 5, 4])
+    small, large = environments(config, 2), environments(config, 5)
+    OneAgentEnv(small).reset([5, 17])
+    OneAgentEnv(large).reset([0, 17, 3, 5, 4])
     for _ in range(40):
-        small.step(small.expert())
-        large.step(large.expert())
+        OneAgentEnv(small).step(OneAgentEnv(small).expert())
+        OneAgentEnv(large).step(OneAgentEnv(large).expert())
     assert np.array_equal(small.batch.state, large.batch.state[[3, 1]])
 
 
 @pytest.mark.parametrize("config", sorted({CONFIGS[name]["name"] for name in TASKS} - {"reach_pair"}))
 def test_every_phrasing_occurs(config):
-    task = bodies(config, 1).task
+    task = environments(config, 1).task
     sentences = task.sentences()
     assert len(task.instructions) >= 3 and len(set(sentences)) == len(sentences)
     assert set(task.start(np.arange(600)).drawn["sentence"]) == set(range(len(sentences)))
@@ -92,7 +93,7 @@ def test_every_phrasing_occurs(config):
 
 def test_the_instruction_names_what_is_meant():
     for config, words in (("reach_color", ("red", "green", "blue")), ("pick_place", ("cube", "cylinder", "ball"))):
-        seen, starts = bodies(config, 30).reset(np.arange(30))
+        seen, starts = OneAgentEnv(environments(config, 30)).reset(np.arange(30))
         named = starts.drawn["named"].reshape(30, -1)[:, 0]
         for text, which, goal in zip(seen.streams["instruction"], named, seen.streams["goal"], strict=True):
             assert [word in decode_text(text) for word in words] == list(np.arange(3) == which)
@@ -101,17 +102,17 @@ def test_the_instruction_names_what_is_meant():
 
 @pytest.mark.parametrize(("config", "outcome"), [("reach_color", Outcome.FAILURE), ("pick_place", Outcome.TIME_LIMIT)])
 def test_what_another_instruction_asks_for_is_no_success(config, outcome):
-    meant, misled = bodies(config, 20), bodies(config, 20)
-    meant.reset(np.arange(20))
-    misled.reset(np.arange(20))
+    meant, misled = environments(config, 20), environments(config, 20)
+    OneAgentEnv(meant).reset(np.arange(20))
+    OneAgentEnv(misled).reset(np.arange(20))
     choice = misled.batch.bind("userdata")[:, 1]
     # For pick_place, half get another object and half another plate.
     choice[:] = (choice + 1) % 3 if config == "reach_color" else (choice + np.where(np.arange(20) < 10, 3, 1)) % 9
     misled.restore(misled.snapshot())
     outcomes, reached = np.zeros(20), np.zeros(20)
     for _ in range(meant.spec.episode_steps):
-        actions = misled.expert()
-        misled_result, result = misled.step(actions), meant.step(actions)
+        actions = OneAgentEnv(misled).expert()
+        misled_result, result = OneAgentEnv(misled).step(actions), OneAgentEnv(meant).step(actions)
         reached[misled_result.ended] = misled_result.outcomes[misled_result.ended]
         outcomes[result.ended] = result.outcomes[result.ended]
     assert (reached == Outcome.SUCCESS).all() and (outcomes == outcome).all()
@@ -126,21 +127,21 @@ def test_what_the_gripper_still_holds_is_not_placed_and_pays_less(config):
         actions[closed, -1] = -1.0
         return actions
 
-    outcomes, held, _ = expert_episodes(bodies(config, 10), np.arange(10), discount=0.97, change=hold)
-    _, placed, _ = expert_episodes(bodies(config, 10), np.arange(10), discount=0.97)
+    outcomes, held, _ = expert_episodes(environments(config, 10), np.arange(10), discount=0.97, change=hold)
+    _, placed, _ = expert_episodes(environments(config, 10), np.arange(10), discount=0.97)
     assert (outcomes == Outcome.TIME_LIMIT).all() and (held < placed).all()
 
 
 @pytest.mark.parametrize("control", ["ee_target", "ee_pose_delta", "joint_delta", "joint_target"])
 def test_experts_work_with_other_controls(control):
     for config in ("reach_color", "stack", "push_to_target"):
-        outcomes, _, _ = expert_episodes(bodies(config, 10, control=control), np.arange(10))
+        outcomes, _, _ = expert_episodes(environments(config, 10, control=control), np.arange(10))
         assert (outcomes == Outcome.SUCCESS).all(), config
 
 
 @pytest.mark.parametrize("config", ["reach_color", "stack"])
 def test_experts_work_with_a_smaller_robot(config):
-    outcomes, _, _ = expert_episodes(bodies(config, 20, robot="so101"), np.arange(20))
+    outcomes, _, _ = expert_episodes(environments(config, 20, robot="so101"), np.arange(20))
     assert (outcomes == Outcome.SUCCESS).mean() >= 0.9
 
 
@@ -157,9 +158,9 @@ def test_things_start_apart():
 
 
 def test_a_closed_gripper_pushes():
-    env = bodies("push_to_target", 4)
-    seen, _ = env.reset(np.arange(4))
-    result = env.step(env.expert())
+    env = environments("push_to_target", 4)
+    seen, _ = OneAgentEnv(env).reset(np.arange(4))
+    result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
     assert np.array_equal(result.applied[:, env.task.arm.gripper_ctrl], np.zeros((4, 2)))
     assert np.allclose(env.batch.bind("qpos")[:, env.task.arm.gripper_qpos], 0.0, atol=1e-3)
     assert np.linalg.norm(seen.streams["puck_to_target"], axis=1).min() > 0.13
@@ -167,12 +168,12 @@ def test_a_closed_gripper_pushes():
 
 def test_the_targets_leash_holds():
     env = make_env("lift_cube", 4)
-    env.reset()
+    OneAgentEnv(env).reset()
     rng = np.random.default_rng(0)
     for _ in range(40):
-        before = env.observe().streams["ee_pos"]
+        before = env.observe()["robot"].streams["ee_pos"]
         actions = (rng.choice([-1.0, 1.0], (4, 4)) * env.action_limit).astype(np.float32)
-        rows = env.step(actions)
+        rows = OneAgentEnv(env).step(actions)
         going = ~np.isin(np.arange(4), rows.ended)
         target = rows.observation.streams["ee_pos"] + rows.observation.streams["ee_target_offset"]
         assert (np.linalg.norm(target - before, axis=1)[going] <= 0.08 + 1e-5).all()
@@ -191,14 +192,14 @@ FALLING = {
 
 @pytest.mark.parametrize("config", FALLING)
 def test_an_object_off_the_table_is_a_failure(config):
-    env = bodies(config, 2)
-    env.reset([0, 1])
+    env = environments(config, 2)
+    OneAgentEnv(env).reset([0, 1])
     snapshot = env.snapshot([1])
     at = env.task.model.joint(FALLING[config]).qposadr[0] + 1  # time is the first number of a state row
     snapshot["state"][0, at : at + 3] = [1.5, 0.0, -0.04]
     env.restore(snapshot, [1])
     for _ in range(3):
-        result = env.step(np.zeros((2, len(env.action_limit)), np.float32))
+        result = OneAgentEnv(env).step(np.zeros((2, len(env.action_limit)), np.float32))
         if len(result.ended):
             break
     assert result.outcomes.tolist() == [Outcome.RUNNING, Outcome.FAILURE]

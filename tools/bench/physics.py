@@ -34,6 +34,7 @@ from simulators.env import STAGE
 from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.registry import parse_env_cfg
 from simulators.make import make_env, make_task
+from simulators.one_agent import OneAgentEnv
 
 TASK, FACADE = "lift_cube", "Embodied-Lift-Cube-Franka-v0"
 TARGETS = {
@@ -53,9 +54,9 @@ class Native:
 
     def __init__(self, size: int, threads: int, steps: int) -> None:
         self.env = make_env(TASK, size, threads)
-        self.env.reset()
+        OneAgentEnv(self.env).reset()
         for _ in range(20):  # the starts of all episodes at once are no fair sample of the work
-            self.env.step(self.env.expert())
+            OneAgentEnv(self.env).step(OneAgentEnv(self.env).expert())
         self.batch, self.model, self.substeps = self.env.batch, self.env.task.model, self.env.task.substeps
         self.snapshot, self.first = self.env.snapshot(), self.env.batch.state.copy()
         self.applied: list[NDArray[np.float64]] = []
@@ -64,8 +65,8 @@ class Native:
         rng = np.random.default_rng(0)
         for _ in range(steps):
             noise = rng.normal(0.0, 0.5, (size, len(self.env.action_limit))) * self.env.action_limit
-            self.actions.append(self.env.expert() + noise.astype(np.float32))
-            result = self.env.step(self.actions[-1])
+            self.actions.append(OneAgentEnv(self.env).expert() + noise.astype(np.float32))
+            result = OneAgentEnv(self.env).step(self.actions[-1])
             self.applied.append(result.applied)
             self.resets.append(None if result.started is None else (result.started.ids, result.started.state))
 
@@ -74,7 +75,7 @@ class Native:
         self.env.restore(self.snapshot)
         begin = time.perf_counter()
         for actions in self.actions:
-            self.env.step(actions)
+            OneAgentEnv(self.env).step(actions)
         return time.perf_counter() - begin
 
 
@@ -143,15 +144,15 @@ def compare_with_batch(side: Native | Facade, size: int, threads: int, rounds: i
 def random_steps_per_s(size: int, steps: int, threads: int) -> float:
     """Control steps per second of the whole environment, with random actions as the vector environment gets."""
     env = make_env(TASK, size, threads)
-    env.reset()
+    OneAgentEnv(env).reset()
     rng = np.random.default_rng(0)
     limit = env.action_limit
     actions = [rng.uniform(-limit, limit, (size, len(limit))).astype(np.float32) for _ in range(8)]
     for step in range(20):
-        env.step(actions[step % 8])
+        OneAgentEnv(env).step(actions[step % 8])
     begin = time.perf_counter()
     for step in range(steps):
-        env.step(actions[step % 8])
+        OneAgentEnv(env).step(actions[step % 8])
     return size * steps / (time.perf_counter() - begin)
 
 

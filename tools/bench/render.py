@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from results import emit
 
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 from simulators.render.cameras import Cameras, View
 from simulators.render.gl import GL_PACKAGES, find_gl
 
@@ -56,12 +57,13 @@ print(count / spent)
 def episode_states(fields: tuple[str, ...]) -> tuple[Any, dict[str, NDArray[np.float64]]]:
     """The task's model, and `fields` of envs that are each at another step of an episode of a noisy expert."""
     env, rng = make_env(TASK, BODIES, 1, seed=1), np.random.default_rng(0)
-    env.reset()
+    one = OneAgentEnv(env)
+    one.reset()
     live = {name: env.batch.bind(name) for name in fields}
     kept = {name: np.empty_like(values) for name, values in live.items()}
     for step in range(24):
         noise = rng.normal(0.0, 0.5, (BODIES, len(env.action_limit))) * env.action_limit
-        env.step(env.expert() + noise.astype(np.float32))
+        one.step(one.expert() + noise.astype(np.float32))
         rows = np.arange(BODIES) % 24 == step
         for name, values in live.items():
             kept[name][rows] = values[rows]

@@ -29,6 +29,7 @@ from policies.tokens import TokenPolicy
 from policies.vllm import policy as vllm_policy
 from policies.vllm.engine import EngineSettings
 from policies.vllm.policy import VLLMPolicy
+from simulators.one_agent import OneAgentEnv
 from tests.policies.pictured import AGENT, observe
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
@@ -231,7 +232,7 @@ def test_a_server_decides_with_vllm_and_follows_the_run(tmp_path: Path) -> None:
     registry = Registry(folder / "weights", keep=5)
     number = registry.reserve(twin.spec.name, 2)
     registry.publish(twin.spec.name, number, twin.tensors(), twin.spec.to_dict())
-    observation, _ = body.reset(np.arange(ROWS))
+    observation, _ = OneAgentEnv(body).reset(np.arange(ROWS))
     body.close()
     address = f"ipc://{tmp_path}/policy"
     options = [f"engine.{key}={value}" for key, value in ENGINE.items()]

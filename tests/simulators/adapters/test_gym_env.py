@@ -11,6 +11,7 @@ from embodied.errors import ConfigError, SpecMismatch
 from simulators.adapters.gym_env import SingleEnv
 from simulators.adapters.spaces import observation_space
 from simulators.make import make_env, task_names
+from simulators.one_agent import OneAgentEnv
 
 EXPECTED = ("value is -infinity", "value is infinity", "symmetric and normalized space")
 SMALL = {"width": 32, "height": 24, "render_with": "ray"}
@@ -35,7 +36,7 @@ def test_gymnasiums_checker_passes(name):
 def test_a_seed_decides_its_episode_as_everywhere():
     env, native = SingleEnv("reach"), make_env("reach", 2)
     observation, info = env.reset(seed=7)
-    theirs, starts = native.reset([3, 7])
+    theirs, starts = OneAgentEnv(native).reset([3, 7])
     same(observation, {name: values[1] for name, values in theirs.streams.items()})
     assert info["episode_seed"] == 7 and not info["is_success"] and info["outcome"] == "running"
     same(info["drawn"], {name: values[1] for name, values in starts.drawn.items()})

@@ -11,6 +11,7 @@ from embodied.data import Outcome
 from embodied.errors import ConfigError, SpecMismatch
 from simulators.adapters.sb3 import Sb3VecEnv
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 COUNT = 4
 
@@ -29,7 +30,7 @@ def test_it_tells_what_the_environment_below_tells():
     ours, native = Sb3VecEnv(make_env("reach", COUNT, num_threads=1)), make_env("reach", COUNT, num_threads=1, seed=5)
     assert ours.seed(5) == [5, 6, 7, 8]
     observation = ours.reset()
-    expected, starts = native.reset([5, 6, 7, 8])
+    expected, starts = OneAgentEnv(native).reset([5, 6, 7, 8])
     assert [info["episode_seed"] for info in ours.reset_infos] == starts.seeds.tolist()
     rng, ended = np.random.default_rng(0), 0
     for _ in range(80):
@@ -37,15 +38,15 @@ def test_it_tells_what_the_environment_below_tells():
             assert np.array_equal(observation[name], values)
         assert ours.observation_space.contains({name: values[0] for name, values in observation.items()})
         noise = rng.normal(0, 1, (COUNT, 7)) * native.action_limit * [[0.0], [0.0], [0.5], [3.0]]
-        actions = native.expert() + noise.astype(np.float32)
-        result, (observation, rewards, dones, infos) = native.step(actions), ours.step(actions)
+        actions = OneAgentEnv(native).expert() + noise.astype(np.float32)
+        result, (observation, rewards, dones, infos) = OneAgentEnv(native).step(actions), ours.step(actions)
         expected = result.observation
         assert np.array_equal(rewards, result.rewards) and np.array_equal(dones, result.outcomes != Outcome.RUNNING)
-        for at, env in enumerate(result.ended):
-            last = infos[env]["terminal_observation"]
+        for at, row in enumerate(result.ended):
+            last = infos[row]["terminal_observation"]
             assert all(np.array_equal(last[name], values[at]) for name, values in result.final.items())
-            assert infos[env]["TimeLimit.truncated"] == (result.outcomes[env] == Outcome.TIME_LIMIT)
-            assert infos[env]["is_success"] == (result.outcomes[env] == Outcome.SUCCESS)
+            assert infos[row]["TimeLimit.truncated"] == (result.outcomes[row] == Outcome.TIME_LIMIT)
+            assert infos[row]["is_success"] == (result.outcomes[row] == Outcome.SUCCESS)
         assert all(bool(info) == done for info, done in zip(infos, dones, strict=True))
         ended += len(result.ended)
     assert ended >= 6
@@ -75,7 +76,7 @@ def test_its_parts_are_reached_by_name():
     env.set_attr("seed", 9)
     assert env.env.seed == 9
     assert env.has_attr("spec") and not env.has_attr("nothing")
-    assert np.array_equal(env.env_method("expert", indices=2), env.env.expert()[2:3])
+    assert np.array_equal(env.env_method("expert", indices=2), OneAgentEnv(env.env).expert()[2:3])
     assert env.env_is_wrapped(gymnasium.Wrapper) == [False] * COUNT
     assert len(env.get_images()) == COUNT and env.render().shape == (48, 64, 3)
     with pytest.raises(AttributeError, match="did you mean expert"):

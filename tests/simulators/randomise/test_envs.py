@@ -5,6 +5,7 @@ import pytest
 
 from embodied.errors import ConfigError, SpecMismatch
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 from simulators.replay import replay, state_hash
 from tests.simulators.randomise.test_randomise import ALL
 
@@ -21,7 +22,7 @@ def run(env, steps, start=0):
     """What happened in each step: streams, states, rewards, applied controls, times."""
     kept = []
     for step in range(start, start + steps):
-        result = env.step(actions_of(env, step))
+        result = OneAgentEnv(env).step(actions_of(env, step))
         kept.append({
             **result.observation.streams, "/state": env.batch.state.copy(), "/reward": result.rewards,
             "/applied": result.applied, "/time": result.observation.time, "/hash": result.state_hash,
@@ -38,8 +39,8 @@ def assert_same(first, second, rows, others):
 def test_a_seed_gives_the_same_episode_on_any_body_and_batch():
     options = {**CAMERAS, "randomise": ALL}
     small, large = make_env("lift_cube", 2, 1, seed=3, **options), make_env("lift_cube", 5, 2, seed=4, **options)
-    first, starts = small.reset([11, 12])
-    second, others = large.reset([0, 12, 7, 11, 5])
+    first, starts = OneAgentEnv(small).reset([11, 12])
+    second, others = OneAgentEnv(large).reset([0, 12, 7, 11, 5])
     for name in starts.drawn:
         assert np.array_equal(starts.drawn[name], others.drawn[name][[3, 1]]), name
     assert_same([first.streams], [second.streams], [0, 1], [3, 1])
@@ -49,8 +50,8 @@ def test_a_seed_gives_the_same_episode_on_any_body_and_batch():
 
 def test_episodes_drawn_ahead_are_those_of_their_seeds():
     env, other = (make_env("reach", 3, 1, seed=2, randomise=ALL) for _ in range(2))
-    _, ahead = env.reset()
-    _, given = other.reset(ahead.seeds)
+    _, ahead = OneAgentEnv(env).reset()
+    _, given = OneAgentEnv(other).reset(ahead.seeds)
     assert all(np.array_equal(ahead.drawn[name], given.drawn[name]) for name in given.drawn)
     assert_same(run(env, 5), run(other, 5), slice(None), slice(None))
 
@@ -58,16 +59,16 @@ def test_episodes_drawn_ahead_are_those_of_their_seeds():
 def test_physics_acts_and_replays_bit_for_bit():
     env = make_env("lift_cube", 4, 2, randomise={"mass": [0.5, 2.0], "friction": [0.5, 1.5], "gains": [0.7, 1.3]})
     plain = make_env("lift_cube", 4, 2)
-    _, starts = env.reset([1, 2, 3, 4])
-    plain.reset([1, 2, 3, 4])
+    _, starts = OneAgentEnv(env).reset([1, 2, 3, 4])
+    OneAgentEnv(plain).reset([1, 2, 3, 4])
     kept, others = run(env, 12), run(plain, 12)
     assert not np.array_equal(kept[-1]["/state"], others[-1]["/state"])
-    for env in range(4):
-        applied = np.stack([step["/applied"][env] for step in kept])
-        drawn = {name: values[env] for name, values in starts.drawn.items()}
-        states = replay(env.task.model, starts.state[env], applied, env.task.substeps, drawn)
-        assert np.array_equal(states[1:], np.stack([step["/state"][env] for step in kept]))
-        assert np.array_equal(state_hash(states)[1:], np.stack([step["/hash"][env] for step in kept]))
+    for row in range(4):
+        applied = np.stack([step["/applied"][row] for step in kept])
+        drawn = {name: values[row] for name, values in starts.drawn.items()}
+        states = replay(env.task.model, starts.state[row], applied, env.task.substeps, drawn)
+        assert np.array_equal(states[1:], np.stack([step["/state"][row] for step in kept]))
+        assert np.array_equal(state_hash(states)[1:], np.stack([step["/hash"][row] for step in kept]))
 
 
 def test_a_change_of_state_changes_its_hash():
@@ -81,14 +82,14 @@ def test_a_change_of_state_changes_its_hash():
 
 def test_actions_come_late():
     late, prompt = (make_env("reach", 3, 1, randomise={"action_latency": [n, n]}) for n in (2, 0))
-    _, starts = late.reset([5, 6, 7])
-    prompt.reset([5, 6, 7])
+    _, starts = OneAgentEnv(late).reset([5, 6, 7])
+    OneAgentEnv(prompt).reset([5, 6, 7])
     held = late.batch.bind("ctrl").copy()
     assert starts.drawn["action_latency"].tolist() == [2, 2, 2]
     first = run(late, 2)
     assert np.array_equal(first[0]["/applied"], held) and np.array_equal(first[1]["/applied"], held)
     # From here on both start alike but for the two steps of waiting, so the same actions ask for the same joints.
-    step = late.step(actions_of(late, 2))
+    step = OneAgentEnv(late).step(actions_of(late, 2))
     q = first[1]["/state"][:, 1:8]
     arm = late.task.arm
     wanted = np.clip(q + actions_of(late, 0), arm.chain.lower, arm.chain.upper)
@@ -98,8 +99,8 @@ def test_actions_come_late():
 def test_observations_come_late_and_say_when_they_were_captured():
     late = make_env("reach", 3, 1, randomise={"observation_latency": [2, 2]}, **CAMERAS)
     prompt = make_env("reach", 3, 1, **CAMERAS)
-    first, _ = late.reset([5, 6, 7])
-    now, _ = prompt.reset([5, 6, 7])
+    first, _ = OneAgentEnv(late).reset([5, 6, 7])
+    now, _ = OneAgentEnv(prompt).reset([5, 6, 7])
     seen, happened = [first.streams, *run(late, 6)], [now.streams, *run(prompt, 6)]
     for step in range(7):
         for name in now.streams:
@@ -112,7 +113,7 @@ def test_observations_come_late_and_say_when_they_were_captured():
 def test_sensors_are_noisy_and_nothing_else_is(noise):
     noisy, clean = make_env("reach", 64, 1, randomise={"sensor_noise": noise}), make_env("reach", 64, 1)
     seeds = np.arange(64)
-    (first, _), (truth, _) = noisy.reset(seeds), clean.reset(seeds)
+    (first, _), (truth, _) = OneAgentEnv(noisy).reset(seeds), OneAgentEnv(clean).reset(seeds)
     for step in range(3):
         for name, values in truth.streams.items():
             error = (first.streams[name] - values) if values.dtype != np.uint8 else first.streams[name] != values
@@ -123,27 +124,30 @@ def test_sensors_are_noisy_and_nothing_else_is(noise):
                 assert 0.8 * size < error.std() < 1.2 * size, name
             elif np.abs(values).min() > 0.01:
                 assert 0.8 * size < (error / values).std() < 1.2 * size, name
-        again = noisy.observe().streams
+        again = noisy.observe()["robot"].streams
         assert all(np.array_equal(again[name], values) for name, values in first.streams.items())
         assert np.array_equal(noisy.batch.state, clean.batch.state)
-        first, truth = noisy.step(actions_of(noisy, step)).observation, clean.step(actions_of(clean, step)).observation
+        first, truth = (
+            OneAgentEnv(noisy).step(actions_of(noisy, step)).observation,
+            OneAgentEnv(clean).step(actions_of(clean, step)).observation,
+        )
 
 
 @pytest.mark.parametrize("randomise", [None, ALL])
 def test_branches_continue_bit_for_bit_on_other_bodies(randomise):
     options = {**CAMERAS, "randomise": randomise}
     env, other = make_env("lift_cube", 8, 2, seed=1, **options), make_env("lift_cube", 3, 1, seed=9, **options)
-    env.reset()
-    other.reset()
+    OneAgentEnv(env).reset()
+    OneAgentEnv(other).reset()
     run(env, 6)
     source = env.snapshot([3])
     env.restore(source, [7])
     env.restore({name: np.repeat(values, 2, axis=0) for name, values in source.items()}, [0, 4])
     other.restore(source, [1])
-    streams = env.observe().streams
+    streams = env.observe()["robot"].streams
     for row in (7, 0, 4):
         assert_same([streams], [streams], [3], [row])
-    assert_same([streams], [other.observe().streams], [3], [1])
+    assert_same([streams], [other.observe()["robot"].streams], [3], [1])
     kept, elsewhere = run(env, 10, start=6), run(other, 10, start=6)
     for row in (7, 0, 4):
         assert_same(kept, kept, [3], [row])
@@ -152,7 +156,7 @@ def test_branches_continue_bit_for_bit_on_other_bodies(randomise):
 
 def test_a_snapshot_goes_on_over_the_ends_of_episodes():
     env = make_env("reach", 4, 2, seed=1, randomise=ALL)
-    env.reset()
+    OneAgentEnv(env).reset()
     run(env, 45)
     snapshot = env.snapshot()
     first = run(env, 20, start=45)
@@ -163,8 +167,8 @@ def test_a_snapshot_goes_on_over_the_ends_of_episodes():
 
 def test_a_snapshot_of_bodies_randomised_otherwise_is_refused():
     plain, env = make_env("reach", 2, 1), make_env("reach", 2, 1, randomise={"mass": [0.9, 1.1]})
-    plain.reset()
-    env.reset()
+    OneAgentEnv(plain).reset()
+    OneAgentEnv(env).reset()
     for one, two in ((plain, env), (env, plain)):
         with pytest.raises(SpecMismatch, match="snapshot drawn/mass"):
             one.restore(two.snapshot())
@@ -172,10 +176,10 @@ def test_a_snapshot_of_bodies_randomised_otherwise_is_refused():
 
 def test_the_next_episode_is_drawn_anew():
     env = make_env("reach", 2, 1, randomise={"mass": [0.5, 2.0], "observation_latency": [3, 3]})
-    _, starts = env.reset()
+    _, starts = OneAgentEnv(env).reset()
     still = np.zeros((2, 7), np.float32)
     for _ in range(50):
-        result = env.step(still)
+        result = OneAgentEnv(env).step(still)
     assert result.ended.tolist() == [0, 1]
     assert not np.array_equal(result.started.drawn["mass"], starts.drawn["mass"])
     np.testing.assert_allclose(env.batch.expand("body_mass"), env.task.model.body_mass * result.started.drawn["mass"])

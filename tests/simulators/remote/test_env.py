@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied.data import Outcome, StepResult
+from embodied.data import Outcome
 from embodied.errors import ConfigError, SpecMismatch, UserError
 from embodied.wire.addresses import create_keys
+from simulators.one_agent import OneAgentEnv, OneAgentStep
 from simulators.remote.env import RemoteEnv
 from simulators.worker.rows import EnvRows
 from simulators.worker.suite import load_suite
@@ -33,11 +34,11 @@ def actions(count: int, step: int) -> np.ndarray:
     return np.random.default_rng(step).uniform(-1, 1, (count, 2)).astype(np.float32)
 
 
-def roll(made: RemoteEnv, steps: int, first: int = 0) -> list[StepResult]:
-    return [made.step(actions(made.num_envs, first + step)) for step in range(steps)]
+def roll(made: RemoteEnv, steps: int, first: int = 0) -> list[OneAgentStep]:
+    return [OneAgentEnv(made).step(actions(made.num_envs, first + step)) for step in range(steps)]
 
 
-def same(one: StepResult, other: StepResult) -> None:
+def same(one: OneAgentStep, other: OneAgentStep) -> None:
     for name in ("rewards", "outcomes", "terminated", "truncated", "applied", "ended", "reward_status"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
     for name, values in one.observation.streams.items():
@@ -53,7 +54,7 @@ def test_rows_are_those_of_a_local_run(address: str, num_workers: int) -> None:
     local = EnvRows(load_suite(TINY, {}), 5)
     with env(5, address, num_workers=num_workers) as made:
         assert made.spec.task == "tiny" and made.spec.agents["robot"].action_dim == 2
-        observation, starts = made.reset()
+        observation, starts = OneAgentEnv(made).reset()
         assert starts.ids.tolist() == list(range(5)) and starts.state.shape == (5, 0)
         seen = local.reset(range(5), starts.seeds.tolist())
         episode, step = np.zeros(5, int), np.zeros(5, int)
@@ -61,7 +62,7 @@ def test_rows_are_those_of_a_local_run(address: str, num_workers: int) -> None:
         for step in range(4 * STEPS):
             for name, values in seen.items():
                 np.testing.assert_array_equal(observation.streams[name], values)
-            result = made.step(actions(5, step))
+            result = OneAgentEnv(made).step(actions(5, step))
             mine = local.step(range(5), actions(5, step))
             np.testing.assert_array_equal(result.rewards, mine.rewards)
             np.testing.assert_array_equal(result.outcomes, mine.outcomes)
@@ -88,35 +89,35 @@ def test_rows_are_those_of_a_local_run(address: str, num_workers: int) -> None:
 
 def test_seeds_alone_decide(address: str) -> None:
     with env(3, address) as one, env(5, address, num_workers=2) as other:  # at one address, with the same workers
-        first, starts = one.reset([7, 8, 9])
-        second, _ = other.reset([9, 1, 7, 2, 8])
+        first, starts = OneAgentEnv(one).reset([7, 8, 9])
+        second, _ = OneAgentEnv(other).reset([9, 1, 7, 2, 8])
         for name, values in first.streams.items():
             np.testing.assert_array_equal(values, second.streams[name][[2, 4, 0]])
         assert starts.seeds.tolist() == [7, 8, 9]
-        assert one.reset()[1].seeds.tolist() != one.reset()[1].seeds.tolist()
+        assert OneAgentEnv(one).reset()[1].seeds.tolist() != OneAgentEnv(one).reset()[1].seeds.tolist()
     with env(3, address) as again, env(3, address, seed=4) as stranger:
-        again.reset()
-        assert again.reset()[1].seeds.tolist() != stranger.reset()[1].seeds.tolist()
+        OneAgentEnv(again).reset()
+        assert OneAgentEnv(again).reset()[1].seeds.tolist() != OneAgentEnv(stranger).reset()[1].seeds.tolist()
 
 
 def test_ended_rows_are_parked_without_autoreset(address: str) -> None:
     with env(4, address, num_workers=2) as made:
         made.autoreset = False
-        made.reset(np.arange(4))
+        OneAgentEnv(made).reset(np.arange(4))
         steps = roll(made, STEPS + 2)
         outcomes = np.array([step.outcomes for step in steps])
         assert ((outcomes != 0).sum(axis=0) == 1).all() and all(step.started is None for step in steps)
         assert not steps[-1].outcomes.any() and not steps[-1].rewards.any() and not len(steps[-1].ended)
         for name, values in steps[STEPS - 1].observation.streams.items():
             np.testing.assert_array_equal(values, steps[-1].observation.streams[name])
-        made.reset(np.arange(4))
+        OneAgentEnv(made).reset(np.arange(4))
         for one, other in zip(steps[:STEPS], roll(made, STEPS), strict=True):
             np.testing.assert_array_equal(one.rewards, other.rewards)
 
 
 def test_a_snapshot_goes_on_bit_for_bit(address: str) -> None:
     with env(4, address, num_workers=2) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         roll(made, 8)
         saved = made.snapshot()
         wanted = roll(made, 9, first=8)
@@ -127,11 +128,11 @@ def test_a_snapshot_goes_on_bit_for_bit(address: str) -> None:
         resumed.restore(saved)
         for one, other in zip(wanted, roll(resumed, 9, first=8), strict=True):
             same(one, other)
-        resumed.reset()
+        OneAgentEnv(resumed).reset()
         roll(resumed, 2)
         branch = resumed.snapshot([1])
         resumed.restore(branch, [3])
-        result = resumed.step(np.full((4, 2), 0.25, np.float32))
+        result = OneAgentEnv(resumed).step(np.full((4, 2), 0.25, np.float32))
         for values in result.observation.streams.values():
             np.testing.assert_array_equal(values[1], values[3])
         with pytest.raises(SpecMismatch, match="another task or count"):
@@ -140,9 +141,9 @@ def test_a_snapshot_goes_on_bit_for_bit(address: str) -> None:
 
 def test_actions_are_clipped_and_nan_is_a_fault(address: str) -> None:
     with env(2, address) as made:
-        _, starts = made.reset()
+        _, starts = OneAgentEnv(made).reset()
         wild = np.array([[5, -5], [np.nan, 0]], np.float32)
-        result = made.step(wild)
+        result = OneAgentEnv(made).step(wild)
         np.testing.assert_allclose(result.observation.streams["observation"][0], [0.1, -0.1], rtol=1e-6)
         assert result.outcomes.tolist() == [Outcome.RUNNING, Outcome.INFRASTRUCTURE_FAULT]
         assert result.reward_status.tolist() == [0, 2] and result.truncated.tolist() == [False, True]
@@ -154,16 +155,16 @@ def test_actions_are_clipped_and_nan_is_a_fault(address: str) -> None:
 def test_a_users_mistakes_get_one_line(address: str) -> None:
     with env(2, address) as made:
         with pytest.raises(ConfigError, match="step before the first reset"):
-            made.step(np.zeros((2, 2), np.float32))
-        made.reset()
+            OneAgentEnv(made).step(np.zeros((2, 2), np.float32))
+        OneAgentEnv(made).reset()
         with pytest.raises(SpecMismatch, match=r"actions of shape \(2, 3\)"):
-            made.step(np.zeros((2, 3), np.float32))
+            OneAgentEnv(made).step(np.zeros((2, 3), np.float32))
         with pytest.raises(ConfigError, match="seeds of shape"):
-            made.reset([1, 2, 3])
+            OneAgentEnv(made).reset([1, 2, 3])
         with pytest.raises(ConfigError, match="integers from 0 to 9223372036854775807"):
-            made.reset(np.array([1, 2**63], np.uint64))
+            OneAgentEnv(made).reset(np.array([1, 2**63], np.uint64))
         with pytest.raises(ConfigError, match="no scripted expert"):
-            made.expert()
+            OneAgentEnv(made).expert()
         with (
             pytest.raises(ConfigError, match="for another env of this process"),
             env(1, address, options={"drift": 1}),
@@ -187,7 +188,7 @@ def test_one_worker_serves_two_bodies_one_after_the_other_and_ends_politely() ->
         seen = []
         for _ in range(2):
             with env(2, TCP) as made:
-                seen.append(made.reset()[0].streams["desired_goal"])
+                seen.append(OneAgentEnv(made).reset()[0].streams["desired_goal"])
         np.testing.assert_array_equal(*seen)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -203,13 +204,13 @@ def test_keys_let_known_workers_in(tmp_path: Path) -> None:
     create_keys(tmp_path / "keys")
     there = "tcp://127.0.0.1:47632"
     with workers(1, there, "--keys", str(tmp_path / "keys")), env(1, there, keys=str(tmp_path / "keys")) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
 
 
 def test_spawned_workers_come_and_go_with_their_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATH)
     with env(4, None, spawn=sys.executable, num_workers=2) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         started = [process.pid for process, _ in made._pool.spawner._running]  # type: ignore[union-attr]
         assert len(started) == 2 and not roll(made, 3)[-1].outcomes.any()
         socket = Path(made._pool.address.removeprefix("ipc://"))

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import zmq
 
-from embodied.data import Outcome, RewardStatus, StepResult
+from embodied.data import Outcome, RewardStatus
 from embodied.errors import EmbodiedError, InfrastructureError, SpecMismatch
 from embodied.wire.message import Message, decode, encode
+from simulators.one_agent import OneAgentEnv, OneAgentStep
 from simulators.remote.env import RemoteEnv
 from simulators.worker.suite import load_suite
 from tests.simulators.worker.processes import HERE, PATH, TINY, end, env, start_worker, workers
@@ -29,15 +30,15 @@ def address(tmp_path: Path) -> str:
     return f"ipc://{tmp_path}/socket"
 
 
-def act(made: RemoteEnv, trouble: int | None = None) -> StepResult:
+def act(made: RemoteEnv, trouble: int | None = None) -> OneAgentStep:
     """A step, in which one row may ask for trouble."""
     actions = np.full((made.num_envs, 2), 0.1, np.float32)
     if trouble is not None:
         actions[trouble, 0] = TROUBLE
-    return made.step(actions)
+    return OneAgentEnv(made).step(actions)
 
 
-def faults(result: StepResult) -> list[int]:
+def faults(result: OneAgentStep) -> list[int]:
     """The rows of a step that were faults, which never count as rewards and never train."""
     rows = np.flatnonzero(result.outcomes == FAULT)
     assert not result.rewards[rows].any() and (result.reward_status[rows] == RewardStatus.FAILED).all()
@@ -48,7 +49,7 @@ def faults(result: StepResult) -> list[int]:
 
 def test_an_exception_in_a_worker_ends_one_episode(address: str) -> None:
     with workers(1, address, "--option", "trouble=raise"), env(3, address, options={"trouble": "raise"}) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         result = act(made, trouble=1)
         assert faults(result) == [1] and made.faults == 1
         assert result.observation.rows.step.tolist() == [1, 0, 1]
@@ -57,7 +58,7 @@ def test_an_exception_in_a_worker_ends_one_episode(address: str) -> None:
 
 def test_the_rows_of_a_killed_worker_go_on_in_its_successor(address: str) -> None:
     with workers(2, address) as processes, env(4, address, num_workers=2) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         act(made)
         survivor = made._parts[0].peer
         dead = next(w.pid for w in made._pool._workers.values() if w.peer != survivor)
@@ -80,7 +81,7 @@ def test_the_rows_of_a_killed_worker_go_on_in_its_successor(address: str) -> Non
 def test_a_worker_killed_while_it_starts_episodes_is_replaced(address: str, asked: str) -> None:
     option = ("--option", "trouble=third")
     with workers(1, address, *option) as processes, env(2, address, options={"trouble": "third"}) as made:
-        made.reset([1, 2])
+        OneAgentEnv(made).reset([1, 2])
         act(made)
         saved = made.snapshot()
         wanted = act(made).observation.streams
@@ -92,7 +93,7 @@ def test_a_worker_killed_while_it_starts_episodes_is_replaced(address: str, aske
         timer = threading.Timer(0.5, replace)
         timer.start()
         if asked == "reset":
-            made.reset([1, 2])
+            OneAgentEnv(made).reset([1, 2])
             act(made)
         else:
             made.restore(saved)
@@ -105,7 +106,7 @@ def test_a_worker_killed_while_it_starts_episodes_is_replaced(address: str, aske
 
 def test_a_worker_that_nobody_replaces_is_named(address: str) -> None:
     with workers(1, address) as (process,), env(2, address, timeout_s=2.0) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         process.kill()
         with pytest.raises(InfrastructureError) as caught:
             act(made)
@@ -117,13 +118,13 @@ def test_a_worker_that_nobody_replaces_is_named(address: str) -> None:
 def test_in_an_evaluation_lost_rows_are_parked_until_the_next_one(address: str) -> None:
     with workers(2, address) as processes, env(4, address, num_workers=2) as made:
         made.autoreset = False
-        made.reset([1, 2, 3, 4])
+        OneAgentEnv(made).reset([1, 2, 3, 4])
         dead = next(w.pid for w in made._pool._workers.values() if w.peer == made._parts[1].peer)
         os.kill(dead, signal.SIGKILL)
         assert faults(act(made)) == [2, 3]
         assert not act(made).outcomes.any()
         processes.append(start_worker(address))
-        made.reset([1, 2, 3, 4])
+        OneAgentEnv(made).reset([1, 2, 3, 4])
         assert not act(made).outcomes.any() and made.faults == 2
 
 
@@ -131,7 +132,7 @@ def test_a_spawned_worker_that_dies_or_hangs_is_replaced(monkeypatch: pytest.Mon
     monkeypatch.setenv("PYTHONPATH", PATH)
     for trouble in ("die", "hang"):
         with env(2, None, spawn=sys.executable, options={"trouble": trouble}) as made:
-            made.reset()
+            OneAgentEnv(made).reset()
             exchange = made._pool.exchange
             made._pool.exchange = lambda asks, _, ask=exchange: ask(asks, 1.0)  # type: ignore[method-assign]
             assert faults(act(made, trouble=0)) == [0, 1]
@@ -140,14 +141,14 @@ def test_a_spawned_worker_that_dies_or_hangs_is_replaced(monkeypatch: pytest.Mon
 
 def test_a_silent_worker_meets_a_deadline(address: str) -> None:
     with workers(1, address) as (process,), env(2, address) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         made._timeout_s = 1.0
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(InfrastructureError, match=f"worker {process.pid} on .* is lost"):
             act(made)
         process.send_signal(signal.SIGCONT)
         made._timeout_s = 60.0
-        made.reset()  # it is heard again, and taken again
+        OneAgentEnv(made).reset()  # it is heard again, and taken again
         assert not act(made).outcomes.any()
 
 
@@ -193,7 +194,7 @@ def liar(address: str) -> Iterator[Liar]:
 def test_garbage_of_strangers_does_no_harm(address: str, liar: Liar, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     with workers(1, address), env(2, address) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         good = encode(Message("step", 1, arrays={"rewards": np.zeros(2)}))
         for turn in range(60):
             spoiled = bytearray(b"".join(bytes(frame) for frame in good))
@@ -243,7 +244,7 @@ def test_a_worker_that_answers_nonsense_is_named_and_replaced(
     thread = threading.Thread(target=be_the_liar)
     thread.start()
     with env(2, address) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         with workers(1, address):
             assert faults(act(made)) == [0, 1]
             thread.join(60)
@@ -268,7 +269,7 @@ def test_a_worker_that_runs_something_else_is_refused(address: str) -> None:
 
 def test_a_worker_with_another_spec_is_refused_and_ends_nothing(address: str, liar: Liar) -> None:
     with workers(1, address), env(1, address) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         liar.hello(spec=load_suite(TINY, {}).spec.to_dict() | {"control_hz": 11.0})
         said: list[str] = []
         thread = threading.Thread(target=lambda: said.append(str(liar.asked("error").env["what"])))
@@ -293,13 +294,13 @@ def test_an_environment_that_cannot_start_is_named(address: str) -> None:
             env(1, address, options={"trouble": "reset"}, timeout_s=3.0) as made,
             pytest.raises(EmbodiedError) as caught,
         ):
-            made.reset()
+            OneAgentEnv(made).reset()
         assert "environment 0 cannot be started" in caught.value.line() and "the reset is broken" in caught.value.line()
 
 
 def test_episodes_that_do_not_repeat_end_as_faults(address: str) -> None:
     with workers(1, address, "--option", "drift=true"), env(2, address, options={"drift": True}) as made:
-        made.reset()
+        OneAgentEnv(made).reset()
         act(made)
         saved = made.snapshot()
         made.restore(saved)
@@ -312,7 +313,7 @@ def test_episodes_that_do_not_repeat_end_as_faults(address: str) -> None:
 def test_a_lost_connection_costs_nothing(address: str) -> None:
     """A question that went under is asked again, and done once."""
     with workers(1, address), env(2, address) as made:
-        observation, _ = made.reset()
+        observation, _ = OneAgentEnv(made).reset()
         part = made._parts[0]
         send, dropped = made._pool._send, []
 

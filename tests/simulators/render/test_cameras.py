@@ -9,6 +9,7 @@ import pytest
 from embodied.errors import ConfigError, InfrastructureError
 from simulators.env import BatchEnv
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 from simulators.render.cameras import Cameras, View, choose
 from simulators.render.gl import find_gl
 from simulators.render.looks import Looks
@@ -39,9 +40,9 @@ def fields_of(model: mujoco.MjModel, cameras: Cameras) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def env() -> Iterator[BatchEnv]:
     env = make_env("lift_cube", 5, 1, seed=2)
-    env.reset()
+    OneAgentEnv(env).reset()
     for _ in range(6):
-        env.step(env.expert())
+        OneAgentEnv(env).step(OneAgentEnv(env).expert())
     yield env
     env.close()
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.make import make_env, task_names
+from simulators.one_agent import OneAgentEnv
 from simulators.render.cameras import Cameras, View
 from simulators.render.gl import find_gl
 from simulators.render.looks import Looks
@@ -88,9 +89,9 @@ def test_rays_draw_a_task_as_gl_does(task: str) -> None:
     if find_gl() is None:
         pytest.skip("no GL here")
     env = make_env(task, 3, 1, seed=4)
-    env.reset()
+    OneAgentEnv(env).reset()
     for _ in range(8):
-        env.step(env.expert())
+        OneAgentEnv(env).step(OneAgentEnv(env).expert())
     model = env.task.model
     names = [model.camera(i).name for i in range(model.ncam)]
     assert "front" in names and any("wrist" in name for name in names)

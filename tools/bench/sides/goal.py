@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embodied.data import Outcome
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 EPISODES, FIRST_SEED, TARGET, PATIENCE = 100, 100_000, 0.9, 2
 
@@ -57,10 +58,10 @@ class Exam:
 
     def __call__(self, act: Callable[[Streams], NDArray]) -> float:
         """Share of successes of `act`, which gives physical actions for streams."""
-        observation, _ = self.env.reset(np.arange(EPISODES) + FIRST_SEED)
+        observation, _ = OneAgentEnv(self.env).reset(np.arange(EPISODES) + FIRST_SEED)
         outcomes = np.zeros(EPISODES, np.uint8)
         while not outcomes.all():
-            result = self.env.step(act(observation.streams))
+            result = OneAgentEnv(self.env).step(act(observation.streams))
             outcomes[result.ended] = result.outcomes[result.ended]
             observation = result.observation
         return float((outcomes == Outcome.SUCCESS).mean())

@@ -17,6 +17,7 @@ from embodied.train.settings import Settings
 from simulators.env import BatchEnv
 from simulators.isaac.tasks.lift import LiftCubePPORunnerCfg
 from simulators.make import make_env
+from simulators.one_agent import OneAgentEnv
 
 PUBLISHED_ENVS = 4096
 
@@ -35,7 +36,7 @@ class Vector(VecEnv):
         self.env, self.goal, self.names = env, goal, numbers(env)
         self.num_envs, self.num_actions = env.num_envs, len(env.action_limit)
         self.max_episode_length, self.cfg = env.spec.episode_steps, {}
-        self.seen, _ = env.reset()
+        self.seen, _ = OneAgentEnv(env).reset()
         self.steps = 0
 
     @property
@@ -56,7 +57,7 @@ class Vector(VecEnv):
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         if self.goal.late:
             raise StopIteration
-        result = self.env.step(actions.numpy() * self.env.action_limit)
+        result = OneAgentEnv(self.env).step(actions.numpy() * self.env.action_limit)
         self.seen, self.steps = result.observation, self.steps + self.num_envs
         dones = torch.from_numpy(result.terminated | result.truncated).long()
         rewards = torch.from_numpy(result.rewards.astype(np.float32))
