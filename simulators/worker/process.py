@@ -60,7 +60,7 @@ def run_worker(
         sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
         sock.heartbeat_ivl, sock.heartbeat_timeout = ALIVE_MS, DEAD_MS
         addresses.connect(sock, address, keys)
-        announce(f"{env} waits for a body at {address}")
+        announce(f"{env} waits for a pool at {address}")
         _serve(sock, station, stop, idle_s)
         if sock.poll(0, zmq.POLLOUT):
             sock.send_multipart(station.farewell(), zmq.NOBLOCK)

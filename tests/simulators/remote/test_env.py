@@ -57,7 +57,7 @@ def test_rows_are_those_of_a_local_run(address: str, num_workers: int) -> None:
         observation, starts = OneAgentEnv(made).reset()
         assert starts.ids.tolist() == list(range(5)) and starts.state.shape == (5, 0)
         seen = local.reset(range(5), starts.seeds.tolist())
-        episode, step = np.zeros(5, int), np.zeros(5, int)
+        episode, taken = np.zeros(5, int), np.zeros(5, int)
         ended = 0
         for step in range(4 * STEPS):
             for name, values in seen.items():
@@ -68,22 +68,22 @@ def test_rows_are_those_of_a_local_run(address: str, num_workers: int) -> None:
             np.testing.assert_array_equal(result.outcomes, mine.outcomes)
             np.testing.assert_array_equal(result.ended, mine.ended)
             np.testing.assert_array_equal(result.applied, actions(5, step).astype(float))
-            step += 1
+            taken += 1
             for name, values in mine.final.items():
                 np.testing.assert_array_equal(result.final[name], values)
             if len(mine.ended):
                 assert result.started is not None and result.started.ids.tolist() == mine.ended.tolist()
                 local.reset(mine.ended.tolist(), result.started.seeds.tolist())
                 episode[mine.ended] += 1
-                step[mine.ended] = 0
+                taken[mine.ended] = 0
                 ended += len(mine.ended)
             seen = local._seen(range(5))
             observation = result.observation
             assert (
                 observation.rows.episode.tolist() == episode.tolist()
-                and observation.rows.step.tolist() == step.tolist()
+                and observation.rows.step.tolist() == taken.tolist()
             )
-            np.testing.assert_allclose(observation.time, step / 10)
+            np.testing.assert_allclose(observation.time, taken / 10)
         assert ended >= 15 and made.physics_s > 0 and made.faults == 0
 
 
@@ -183,7 +183,7 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
         pass
 
 
-def test_one_worker_serves_two_bodies_one_after_the_other_and_ends_politely() -> None:
+def test_one_worker_serves_two_pools_one_after_the_other_and_ends_politely() -> None:
     with workers(1, TCP) as (process,):
         seen = []
         for _ in range(2):
@@ -192,7 +192,7 @@ def test_one_worker_serves_two_bodies_one_after_the_other_and_ends_politely() ->
         np.testing.assert_array_equal(*seen)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        assert f"{TINY} waits for a env at {TCP}" in end(process)[0]
+        assert f"{TINY} waits for a pool at {TCP}" in end(process)[0]
 
 
 def test_a_worker_ends_when_nobody_comes(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_keys_let_known_workers_in(tmp_path: Path) -> None:
         OneAgentEnv(made).reset()
 
 
-def test_spawned_workers_come_and_go_with_their_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spawned_workers_come_and_go_with_their_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATH)
     with env(4, None, spawn=sys.executable, num_workers=2) as made:
         OneAgentEnv(made).reset()

@@ -272,7 +272,7 @@ def test_a_worker_with_another_spec_is_refused_and_ends_nothing(address: str, li
         OneAgentEnv(made).reset()
         liar.hello(spec=load_suite(TINY, {}).spec.to_dict() | {"control_hz": 11.0})
         said: list[str] = []
-        thread = threading.Thread(target=lambda: said.append(str(liar.asked("error").env["what"])))
+        thread = threading.Thread(target=lambda: said.append(str(liar.asked("error").body["what"])))
         thread.start()
         while thread.is_alive():
             assert not faults(act(made))
@@ -332,6 +332,8 @@ def test_a_lost_connection_costs_nothing(address: str) -> None:
 
 def test_an_address_in_use(address: str) -> None:
     with workers(1, address), env(1, address):
-        code = f"from worker_processes import env\nwith env(1, {address!r}): pass"
-        done = subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, timeout=60)
+        code = f"from tests.simulators.worker.processes import env\nwith env(1, {address!r}): pass"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=HERE.parents[2], capture_output=True, text=True, timeout=60
+        )
         assert "another server listens there" in done.stderr
