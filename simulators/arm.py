@@ -1,4 +1,4 @@
-"""An arm in a scene: where its numbers lie, its streams, and Cartesian targets turned into joint targets."""
+"""Addresses of an arm in a MuJoCo model: its joints, actuators and end effector in the fields of `MjData`."""
 
 import mujoco
 import numpy as np
@@ -6,48 +6,35 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError
 from embodied.spec import Stream, Streams
-from robots.descriptions import description_path
-from robots.kinematics.chain import load_chain, quat_to_matrix
-from robots.kinematics.facts import load_facts
-from robots.kinematics.forward import forward
-from robots.kinematics.inverse import damped_step
+from robots.kinematics.arm import ArmKinematics, ArmState
 from simulators.task import Array, Fields
 
 
-class Arm:
-    """Addresses and kinematics of one arm of N joints in a model; positions are in the world's frame.
+class Arm(ArmKinematics):
+    """One arm of N joints in a model; its cell's frame is the world's.
 
     Args:
-        model: The scene.
-        robot: Whose description the arm is made of.
-        prefix: What the scene puts before the description's names, where it holds several arms.
+        model: The compiled scene.
+        robot: Name of the description that the scene holds.
+        prefix: Prefix of the arm's names, where the description holds several arms.
 
     Attributes:
-        robot, prefix: As given.
-        chain: Kinematics of the joints up to the site `ee`, from the arm's base.
-        facts: The gripper, the workspace, where objects are put.
-        down: [3, 3] rotation of the end effector at home, where the hand points down.
-        streams: What `observe` gives.
+        streams: Streams that `observe` gives.
+        arm_qpos, arm_qvel, arm_ctrl: Slices of the arm's joints in `qpos`, `qvel` and `ctrl`.
+        gripper_qpos, gripper_qvel, gripper_ctrl: Slices of the gripper's joints, likewise.
+        ee: Id of the end effector's site.
+
+    Raises:
+        ConfigError: There is no such arm, or its joints do not follow each other in the model.
     """
 
     fields: tuple[str, ...] = ("qpos", "qvel", "site_xpos")
 
     def __init__(self, model: mujoco.MjModel, robot: str = "panda", prefix: str = "") -> None:
-        path = description_path(robot)
-        self.robot, self.prefix = robot, prefix
-        self.chain, self.facts = load_chain(path), load_facts(path)
-        self.arm_qpos, self.arm_qvel, self.arm_ctrl = self._places(model, self.chain.joints)
-        self.gripper_qpos, self.gripper_qvel, self.gripper_ctrl = self._places(model, self.facts.gripper)
+        super().__init__(robot, prefix)
+        self.arm_qpos, self.arm_qvel, self.arm_ctrl = self._slices(model, self.chain.joints)
+        self.gripper_qpos, self.gripper_qvel, self.gripper_ctrl = self._slices(model, self.facts.gripper)
         self.ee = model.site(f"{prefix}ee").id
-        root = model.body_rootid[model.site_bodyid[self.ee]]
-        base_rot = quat_to_matrix(model.body_quat[root])
-        self._base = None if np.array_equal(base_rot, np.eye(3)) else base_rot
-        self._base_pos = model.body_pos[root].copy()
-        self.down = base_rot @ forward(self.chain, self.chain.home[None])[1][0]
-        closed, wide = self.facts.gripper_width
-        travel = self.facts.gripper_open - self.facts.gripper_closed
-        self._width_per_q = (wide - closed) / (travel * len(travel))
-        self._width_at_zero = closed - self._width_per_q @ self.facts.gripper_closed
         count = len(self.chain)
         self.streams: Streams = (
             Stream(f"{prefix}joint_pos", (count,), unit="rad"),
@@ -55,8 +42,8 @@ class Arm:
             Stream(f"{prefix}ee_pos", (3,), unit="m", frame="base"),
         )
 
-    def _places(self, model: mujoco.MjModel, joints: tuple[str, ...]) -> tuple[slice, slice, slice]:
-        """Where joints lie in qpos, qvel and ctrl."""
+    def _slices(self, model: mujoco.MjModel, joints: tuple[str, ...]) -> tuple[slice, slice, slice]:
+        """Slices of joints in qpos, qvel and ctrl."""
         names = [f"{self.prefix}{name}" for name in joints]
         qpos = [int(model.joint(name).qposadr[0]) for name in names]
         qvel = [int(model.joint(name).dofadr[0]) for name in names]
@@ -68,6 +55,10 @@ class Arm:
         size = len(joints)
         return slice(qpos[0], qpos[0] + size), slice(qvel[0], qvel[0] + size), slice(ctrl[0], ctrl[0] + size)
 
+    def measured(self, fields: Fields) -> ArmState:
+        """Joint positions and end effector as the simulator has them."""
+        return ArmState(self.q(fields), self.ee_pos(fields))
+
     def q(self, fields: Fields) -> Array:
         """[B, N] rad."""
         return fields["qpos"][:, self.arm_qpos]
@@ -78,19 +69,14 @@ class Arm:
 
     def gripper_width(self, fields: Fields) -> Array:
         """[B] m between the pads."""
-        return fields["qpos"][:, self.gripper_qpos] @ self._width_per_q + self._width_at_zero
+        return self.pad_distance(fields["qpos"][:, self.gripper_qpos])
 
     def gripper_speed(self, fields: Fields) -> Array:
-        """[B] m/s at which the width grows."""
-        return fields["qvel"][:, self.gripper_qvel] @ self._width_per_q
-
-    def gripper_targets(self, command: Array) -> Array:
-        """[B, G] joint targets of `command` [B] from -1, closed, to 1, open."""
-        share = 0.5 * (1.0 + command[:, None])
-        return self.facts.gripper_closed + share * (self.facts.gripper_open - self.facts.gripper_closed)
+        """[B] m/s, growth of the width."""
+        return self.pad_speed(fields["qvel"][:, self.gripper_qvel])
 
     def observe(self, fields: Fields) -> dict[str, NDArray[np.float32]]:
-        """The arm's streams."""
+        """Values [B, ...] of `streams`."""
         return {
             self.streams[0].name: self.q(fields).astype(np.float32),
             self.streams[1].name: fields["qvel"][:, self.arm_qvel].astype(np.float32),
@@ -98,29 +84,12 @@ class Arm:
         }
 
     def place(self, qpos: Array, ctrl: Array, joints: Array, command: float = 1.0) -> None:
-        """Write `joints` [M, N] and a gripper at `command` into `qpos` [M, nq], what holds them into `ctrl` [M, nu]."""
-        qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
-        qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.gripper_targets(np.array([command]))
-
-    def within_workspace(self, target: Array) -> Array:
-        """[B, 3] the positions of the workspace that are nearest to `target` [B, 3] m, axis by axis of the base."""
-        low, high = self.facts.workspace
-        pos = target - self._base_pos
-        if self._base is None:
-            return np.minimum(np.maximum(pos, low), high) + self._base_pos
-        return np.minimum(np.maximum(pos @ self._base, low), high) @ self._base.T + self._base_pos
-
-    def reach_for(self, fields: Fields, target: Array, rotation: Array | None = None) -> Array:
-        """[B, N] joint targets that bring the end effector towards a pose.
+        """Write a posture to `qpos` [M, nq], and the controls that hold it to `ctrl` [M, nu].
 
         Args:
-            fields: B rows.
-            target: [B, 3] m.
-            rotation: [B, 3, 3]; as at home, where the hand points down, if not given.
+            qpos, ctrl: Written in place.
+            joints: [M, N] rad.
+            command: The gripper's, from -1, closed, to 1, open.
         """
-        q = self.q(fields)
-        rot = np.broadcast_to(self.down, (len(q), 3, 3)) if rotation is None else rotation
-        pos = target - self._base_pos
-        if self._base is not None:
-            pos, rot = pos @ self._base, self._base.T @ rot
-        return damped_step(self.chain, q, pos, rot)
+        qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
+        qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.gripper_targets(np.array([command]))

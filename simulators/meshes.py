@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
 from robots.descriptions import arms
-from robots.kinematics.chain import quat_to_matrix
+from robots.kinematics.rotations import quat_to_matrix
 
 MODELS = {"panda": "franka_emika_panda/panda.xml", "so101": "robotstudio_so101/so101.xml"}
 """Robot to its model in menagerie."""
@@ -52,8 +52,8 @@ def dress(spec: mujoco.MjSpec, robot: str, folder: Path) -> None:
     Raises:
         ConfigError: Menagerie has no such robot, the copy lacks a file, or its frames are not ours.
     """
-    for prefix, arm in arms(robot).items():
-        _dress_arm(spec, prefix, arm, folder)
+    for prefix, mount in arms(robot).items():
+        _dress_arm(spec, prefix, mount.robot, folder)
 
 
 def _dress_arm(spec: mujoco.MjSpec, prefix: str, robot: str, folder: Path) -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from embodied.spec import AgentSpec, EnvSpec, Stream, Streams
+from robots.control import make_control
 from simulators.arm import Arm
-from simulators.control import make_control
 from simulators.task import Array, Fields, Start, between, check_reward, env_spec, start_uniforms
 
 TEXT_BYTES = 64
@@ -44,7 +44,7 @@ class TabletopTask:
         scene: From `table_scene`, with the task's objects.
         robot: Whose arm.
         reward: `dense` or `sparse`.
-        control: One of `simulators.control.CONTROLS`.
+        control: One of `robots.control.CONTROLS`.
         gripper: Whether actions end with a gripper command from -1, closed, to 1, open.
         observations: Streams that `sense` gives.
     """
@@ -184,7 +184,7 @@ class TabletopTask:
         return Start(state, {**drawn, "joint_offset": offset, "sentence": userdata[:, 0].astype(np.int32)})
 
     def begin(self, fields: Fields, memory: Array) -> None:
-        self.control_mode.begin(fields, memory[:, : self._command])
+        self.control_mode.begin(self.arm.measured(fields), memory[:, : self._command])
         if self.gripper:
             memory[:, self._command] = self.resting_grip
         memory[:, self.own] = 0.0
@@ -193,7 +193,8 @@ class TabletopTask:
     def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
         control = np.empty((len(actions), self.model.nu))
         moves = actions[:, :-1] if self.gripper else actions
-        control[:, self.arm.arm_ctrl] = self.control_mode.targets(fields, memory[:, : self._command], moves)
+        state, own = self.arm.measured(fields), memory[:, : self._command]
+        control[:, self.arm.arm_ctrl] = self.control_mode.targets(state, own, moves)
         if self.gripper:
             memory[:, self._command] = actions[:, -1]
         control[:, self.arm.gripper_ctrl] = self.arm.gripper_targets(self._commands(memory))
@@ -204,7 +205,7 @@ class TabletopTask:
 
     def observe(self, fields: Fields, memory: Array) -> dict[str, NDArray[Any]]:
         streams: dict[str, NDArray[Any]] = self.arm.observe(fields)
-        streams |= self.control_mode.observe(fields, memory[:, : self._command])
+        streams |= self.control_mode.observe(self.arm.measured(fields), memory[:, : self._command])
         if self.gripper:
             streams["gripper_width"] = self.arm.gripper_width(fields)[:, None].astype(np.float32)
             streams["gripper_command"] = memory[:, self._command, None].astype(np.float32)
@@ -227,7 +228,7 @@ class TabletopTask:
 
     def expert(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
         goal, command = self.plan(fields, memory[:, self.own], self._commands(memory))
-        moves = self.control_mode.towards(fields, memory[:, : self._command], goal)
+        moves = self.control_mode.towards(self.arm.measured(fields), memory[:, : self._command], goal)
         if not self.gripper:
             return moves
         return np.concatenate([moves, command[:, None].astype(np.float32)], axis=1)

@@ -1,6 +1,7 @@
-"""Robot descriptions as data: MJCF files and where they lie."""
+"""Robot descriptions as data: MJCF files, their paths and the arms in them."""
 
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from embodied.errors import ConfigError, nearest
@@ -25,13 +26,36 @@ def description_path(robot: str) -> Path:
     return _FOLDER / f"{robot}.xml"
 
 
-def arms(robot: str) -> dict[str, str]:
-    """The arms a robot is made of: what stands before their names, empty for a single arm, to whose description it is.
+class Mount(NamedTuple):
+    """One arm of a robot.
+
+    Attributes:
+        robot: Name of the description of the arm alone.
+        pos: m, position of its base in the frame of the robot's description.
+        quat: wxyz, orientation of its base in that frame.
+    """
+
+    robot: str
+    pos: tuple[float, ...] = (0.0, 0.0, 0.0)
+    quat: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0)
+
+
+def arms(robot: str) -> dict[str, Mount]:
+    """Arms of a robot by the prefix of their names, which is empty for a single arm.
 
     Raises:
-        ConfigError: No description has this name.
+        ConfigError: No description has this name, or it attaches an arm in a way that is not understood.
     """
     root = ElementTree.parse(description_path(robot)).getroot()
     files = {model.get("name"): model.get("file", "") for model in root.iterfind("asset/model")}
-    attached = {part.get("prefix", ""): Path(files[part.get("model")]).stem for part in root.iter("attach")}
-    return attached or {"": robot}
+    found = {}
+    for frame in root.iterfind("worldbody/frame"):
+        if frame.attrib.keys() - {"name", "pos", "quat"}:
+            raise ConfigError("a frame is oriented otherwise", f"{robot}.xml", "write it with pos and quat")
+        pos = tuple(map(float, frame.get("pos", "0 0 0").split()))
+        quat = tuple(map(float, frame.get("quat", "1 0 0 0").split()))
+        for part in frame.iterfind("attach"):
+            found[part.get("prefix", "")] = Mount(Path(files[part.get("model")]).stem, pos, quat)
+    if len(found) != len(list(root.iter("attach"))):
+        raise ConfigError("an arm is attached elsewhere", f"{robot}.xml", "attach it in a frame of worldbody")
+    return found or {"": Mount(robot)}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError
+from robots.kinematics.rotations import quat_to_matrix
 
 Attributes = dict[str, str]
 
@@ -41,18 +42,6 @@ class Chain:
 
     def __len__(self) -> int:
         return len(self.joints)
-
-
-def quat_to_matrix(quat: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[3, 3] rotation of a quaternion wxyz of any length but zero."""
-    w, x, y, z = quat / np.linalg.norm(quat)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
 
 
 def load_chain(path: Path, tip: str = "ee") -> Chain:

@@ -1,4 +1,4 @@
-"""What a robot's description says besides its chain: the gripper, and where on the table it works."""
+"""Gripper, workspace and spawn region of a robot, read from its description."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ from robots.kinematics.chain import numeric
 
 @dataclass(frozen=True)
 class Facts:
-    """G gripper joints.
+    """Constants of one arm with G gripper joints.
 
     Attributes:
-        gripper: Names of the joints, driven alike.
-        gripper_open, gripper_closed: [G] their positions, m or rad.
+        gripper: Names of the gripper's joints, driven alike.
+        gripper_open, gripper_closed: [G] joint positions, m or rad.
         gripper_width: [2] m between the pads, closed and open.
         workspace: [2, 3] m, lowest and highest position of the end effector's target, in the base frame. At the
             lowest the fingers just clear the table.

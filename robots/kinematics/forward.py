@@ -4,16 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robots.kinematics.chain import Chain
+from robots.kinematics.rotations import axis_rotation
 
 Array = NDArray[np.float64]
-
-
-def axis_rotation(axis: Array, angle: Array) -> Array:
-    """Rotations [B, 3, 3] by `angle` [B] rad about a unit `axis` [3] (Rodrigues' formula)."""
-    x, y, z = axis
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    sin, cos = np.sin(angle)[:, None, None], np.cos(angle)[:, None, None]
-    return np.eye(3) + sin * cross + (1.0 - cos) * (cross @ cross)
 
 
 def forward(chain: Chain, q: Array) -> tuple[Array, Array]:

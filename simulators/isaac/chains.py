@@ -5,7 +5,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError
-from robots.kinematics.chain import Chain, quat_to_matrix
+from robots.kinematics.chain import Chain
+from robots.kinematics.rotations import quat_to_matrix
 
 
 def chain_of(

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.spec import AgentSpec, Stream
+from robots.control import make_control
 from robots.descriptions import arms
 from simulators.arm import Arm
-from simulators.control import make_control
 from simulators.scene import add_marker, table_scene
 from simulators.tabletop import TEXT_BYTES, encode_text
 from simulators.task import Array, Fields, Start, Task, between, check_reward, env_spec, start_uniforms
@@ -51,7 +51,7 @@ class ReachPair:
             add_marker(scene, f"{prefix}target", radius=NEAR_M, rgba=COLOURS[prefix])
         scene.nuserdata = 1
         self.model = scene.compile()
-        self.arms = [Arm(self.model, robot, prefix) for prefix, robot in arms(ROBOT).items()]
+        self.arms = [Arm(self.model, ROBOT, prefix) for prefix in arms(ROBOT)]
         self.controls = [make_control(control, arm) for arm in self.arms]
         self.fields: tuple[str, ...] = (*Arm.fields, "userdata", "mocap_pos")
         self._actions, self._memory = [], []
@@ -90,8 +90,8 @@ class ReachPair:
         return Start(state, drawn)
 
     def begin(self, fields: Fields, memory: Array) -> None:
-        for mode, columns in zip(self.controls, self._memory, strict=True):
-            mode.begin(fields, memory[:, columns])
+        for arm, mode, columns in zip(self.arms, self.controls, self._memory, strict=True):
+            mode.begin(arm.measured(fields), memory[:, columns])
         own = memory[:, self.own]
         own[:, DISTANCE] = own[:, BEFORE] = self._distances(fields).sum(axis=1)
         own[:, HELD] = 0.0
@@ -99,7 +99,7 @@ class ReachPair:
     def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
         control = np.empty((len(actions), self.model.nu))
         for arm, mode, moves, columns in zip(self.arms, self.controls, self._actions, self._memory, strict=True):
-            control[:, arm.arm_ctrl] = mode.targets(fields, memory[:, columns], actions[:, moves])
+            control[:, arm.arm_ctrl] = mode.targets(arm.measured(fields), memory[:, columns], actions[:, moves])
             control[:, arm.gripper_ctrl] = arm.facts.gripper_open
         return control
 
@@ -114,7 +114,7 @@ class ReachPair:
         for index, (arm, mode, columns) in enumerate(zip(self.arms, self.controls, self._memory, strict=True)):
             target = fields["mocap_pos"][:, index]
             streams |= arm.observe(fields)
-            streams |= mode.observe(fields, memory[:, columns])
+            streams |= mode.observe(arm.measured(fields), memory[:, columns])
             streams[f"{arm.prefix}target_pos"] = target.astype(np.float32)
             streams[f"{arm.prefix}ee_to_target"] = (target - arm.ee_pos(fields)).astype(np.float32)
         streams["held"] = (memory[:, self.own][:, HELD:] / HOLD_STEPS).astype(np.float32)
@@ -136,8 +136,8 @@ class ReachPair:
 
     def expert(self, fields: Fields, memory: Array) -> NDArray[np.float32]:
         moves = [
-            mode.towards(fields, memory[:, columns], fields["mocap_pos"][:, index])
-            for index, (mode, columns) in enumerate(zip(self.controls, self._memory, strict=True))
+            mode.towards(arm.measured(fields), memory[:, columns], fields["mocap_pos"][:, index])
+            for index, (arm, mode, columns) in enumerate(zip(self.arms, self.controls, self._memory, strict=True))
         ]
         return np.concatenate(moves, axis=1)
 

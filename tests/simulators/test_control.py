@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from embodied.errors import ConfigError
-from robots.kinematics.inverse import rotation_error
+from robots.control import CONTROLS, LEASH_M
+from robots.control.control import STEP_RAD
+from robots.kinematics.rotations import rotation_error, rotvec_to_matrix
 from simulators.arm import Arm
-from simulators.control import CONTROLS, LEASH_M, STEP_RAD, make_control, rotations
 from simulators.make import make_env
 from simulators.one_agent import OneAgentEnv
 
@@ -61,17 +61,5 @@ def test_a_turned_hand_follows():
     for _ in range(15):
         OneAgentEnv(env).step(np.concatenate([start, turn, [1.0]])[None].astype(np.float32))
     site = env.batch.bind("site_xmat")[:, arm.ee].reshape(1, 3, 3)
-    wanted = rotations(turn[None].astype(float)) @ arm.down
+    wanted = rotvec_to_matrix(turn[None].astype(float)) @ arm.down
     assert np.linalg.norm(rotation_error(site, wanted)) < 0.05
-
-
-def test_rotations_turn_by_their_length():
-    x = rotations(np.array([[0, 0, np.pi / 2], [0, 0, 0], [np.pi, 0, 0]]))
-    assert np.allclose(x[0] @ [1, 0, 0], [0, 1, 0]) and np.allclose(x[1], np.eye(3))
-    assert np.allclose(x[2] @ [0, 1, 0], [0, -1, 0])
-
-
-def test_an_unknown_control_names_the_nearest():
-    arm = make_env("reach", 1).task.arm
-    with pytest.raises(ConfigError, match="did you mean ee_delta"):
-        make_control("ee_delt", arm)

@@ -15,7 +15,7 @@ from simulators.scene import add_cube, table_scene
 def at_home(robot):
     """Model, data and arms of a robot that stands at its table with open grippers."""
     model = table_scene(robot).compile()
-    data, parts = mujoco.MjData(model), [Arm(model, name, prefix) for prefix, name in arms(robot).items()]
+    data, parts = mujoco.MjData(model), [Arm(model, robot, prefix) for prefix in arms(robot)]
     for part in parts:
         part.place(data.qpos[None], data.ctrl[None], part.chain.home)
     mujoco.mj_forward(model, data)
@@ -85,7 +85,7 @@ def test_the_hands_of_the_pair_go_where_they_are_sent_in_the_worlds_frame():
     for _ in range(60):
         fields = {"qpos": data.qpos[None], "site_xpos": data.site_xpos[None]}
         for part, goal in zip(parts, goals, strict=True):
-            data.ctrl[part.arm_ctrl] = part.reach_for(fields, part.within_workspace(goal))[0]
+            data.ctrl[part.arm_ctrl] = part.reach_for(part.q(fields), part.within_workspace(goal))[0]
         mujoco.mj_step(model, data, nstep=10)
     for part, goal in zip(parts, goals, strict=True):
         assert np.linalg.norm(data.site_xpos[part.ee] - goal) < 5e-3
@@ -115,7 +115,7 @@ def test_the_so101_holds_what_it_grasped(half, mass):
     for step in range(60):
         height = max(0.10 - 0.01 * step, half) if step < 25 else min(half + 0.005 * (step - 25), half + 0.08)
         fields = {"qpos": data.qpos[None], "site_xpos": data.site_xpos[None]}
-        data.ctrl[arm.arm_ctrl] = arm.reach_for(fields, np.array([[0.195, 0.0, height]]))[0]
+        data.ctrl[arm.arm_ctrl] = arm.reach_for(arm.q(fields), np.array([[0.195, 0.0, height]]))[0]
         data.ctrl[arm.gripper_ctrl] = arm.gripper_targets(np.array([1.0 if step < 15 else -1.0]))[0]
         mujoco.mj_step(model, data, nstep=10)
     assert data.qpos[cube] > half + 0.07

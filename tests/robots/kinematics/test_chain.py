@@ -24,8 +24,11 @@ def test_the_so101_has_its_published_limits():
 
 
 def test_a_description_says_which_arms_it_has():
-    assert arms("panda") == {"": "panda"}
-    assert arms("panda_pair") == {"left_": "panda", "right_": "panda"}
+    assert {prefix: mount.robot for prefix, mount in arms("panda").items()} == {"": "panda"}
+    assert {prefix: mount.robot for prefix, mount in arms("panda_pair").items()} == {
+        "left_": "panda",
+        "right_": "panda",
+    }
     with pytest.raises(ConfigError, match="no robot is called"):
         arms("panda_trio")
 

@@ -7,8 +7,9 @@ from hypothesis.extra.numpy import arrays
 from robots.descriptions import description_path
 from robots.kinematics.chain import load_chain
 from robots.kinematics.facts import load_facts
-from robots.kinematics.forward import axis_rotation, forward
-from robots.kinematics.inverse import damped_step, damped_step_numpy, rotation_error
+from robots.kinematics.forward import forward
+from robots.kinematics.inverse import damped_step, damped_step_numpy
+from robots.kinematics.rotations import axis_rotation, rotation_error
 
 CHAIN = load_chain(description_path("panda"))
 unit = st.floats(0.0, 1.0, width=32)
@@ -27,11 +28,14 @@ def test_a_step_never_leaves_the_joint_limits(q, target, damping, pull):
 
 @settings(max_examples=100)
 @given(postures, targets, st.floats(0.03, 0.5), st.floats(0.0, 1.0))
-def test_compiled_and_numpy_agree(q, target, damping, pull):
-    compiled = pytest.importorskip("robots.kinematics.compiled")
+def test_compiled_and_numpy_agree_to_the_last_bit_for_any_number_of_rows(q, target, damping, pull):
+    pytest.importorskip("numba")
     rot = forward(CHAIN, q)[1][::-1].copy()
-    fast = compiled.damped_step(CHAIN, q, target, rot, damping, pull)
-    np.testing.assert_allclose(fast, damped_step_numpy(CHAIN, q, target, rot, damping, pull), atol=1e-10, rtol=0)
+    compiled = damped_step(CHAIN, q, target, rot, damping, pull)
+    assert np.array_equal(compiled, damped_step_numpy(CHAIN, q, target, rot, damping, pull))
+    for row in range(3):
+        one = slice(row, row + 1)
+        assert np.array_equal(compiled[one], damped_step_numpy(CHAIN, q[one], target[one], rot[one], damping, pull))
 
 
 def test_steps_converge_to_a_pose():

@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.control import LEASH_M
+from robots.control import LEASH_M
 from simulators.tabletop import encode_text
 from simulators.tasks.lift_cube import HOLD_STEPS, LIFT_M, STAGE_REWARD, LiftCube
 
