@@ -93,7 +93,7 @@ CONFINED = {
 EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensorboard", "matplotlib", "imageio",
           "websockets", "simplejpeg", "cryptography", "prometheus_client")  # fmt: skip
 # Parts of rooms that only an extra makes usable; their room imports them where they are asked for.
-OPTIONAL = ("robots.kinematics.compiled", "simulators.worker.gymnasium_envs")
+OPTIONAL = ("simulators.worker.gymnasium_envs",)
 LINES = 400
 
 # To be cut: arrows against the order (rooms), circles of rooms and of modules. Nothing is added to these.
@@ -327,8 +327,8 @@ def run_without(blocked: tuple[str, ...], code: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    ["robots", "robots.kinematics", "embodied.client", "embodied.wire", "embodied.buffer", "embodied.weights",
-     "simulators.worker", "simulators.remote", "embodied.cli.sim_worker"],
+    ["robots", "robots.kinematics", "robots.control", "embodied.client", "embodied.wire", "embodied.buffer",
+     "embodied.weights", "simulators.worker", "simulators.remote", "embodied.cli.sim_worker"],
 )  # fmt: skip
 def test_base_install_imports(module: str) -> None:
     """With every file of the room, on what a robot PC has installed."""
@@ -339,11 +339,11 @@ def test_base_install_has_the_command() -> None:
     assert "doctor" in run_without(EXTRAS, "from embodied.cli.main import run\nrun(['--help'])")
 
 
-def test_kinematics_pulls_in_no_other_room() -> None:
+def test_kinematics_and_control_pull_in_no_other_room() -> None:
     listing = f"import sys; print(*[name for name in sys.modules if name.split('.')[0] in {PACKAGES!r}])"
-    loaded = {room(name) for name in run_without(EXTRAS, import_all("robots.kinematics") + listing).split()}
+    loaded = {room(name) for name in run_without(EXTRAS, import_all("robots.control") + listing).split()}
     # `robots` itself is an empty file, which Python has to load on the way.
-    assert loaded <= BASE | {"robots", "robots.kinematics"}
+    assert loaded <= BASE | {"robots", "robots.descriptions", "robots.kinematics", "robots.control"}
     assert (ROOT / "robots" / "__init__.py").read_text().strip() == ""
 
 

@@ -9,6 +9,7 @@ do the same operations in the same order, so that both give the same bits, for a
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from robots.kinematics.chain import Chain
 try:
     from numba import njit
 except ImportError:
-    njit = None
+    njit = None  # type: ignore[assignment]
 
 Array = NDArray[np.float64]
 Arrays = tuple[Array, ...]
+_compiled: Any = njit(cache=True) if njit is not None else lambda function: function
 
 
 def damped_step(
@@ -59,8 +61,7 @@ def damped_step_numpy(
     sin, cos = (np.array([[f(angle) for angle in row] for row in q.T.tolist()]) for f in (math.sin, math.cos))
     work = _work(len(chain), (count,))
     pos, rot = target_pos.T, target_rot.transpose(1, 2, 0)
-    solve = _solve if njit is None else _solve.py_func
-    solve(_geometry(chain), q.T, sin, cos, pos, rot, damping, pull, work, out)
+    getattr(_solve, "py_func", _solve)(_geometry(chain), q.T, sin, cos, pos, rot, damping, pull, work, out)
     return np.minimum(np.maximum(out.T, chain.lower), chain.upper)
 
 
@@ -83,6 +84,7 @@ def _work(joints: int, tail: tuple[int, ...] = ()) -> Arrays:
     )
 
 
+@_compiled
 def _multiply(a: Array, b: Array, out: Array) -> None:
     """Product of two 3x3 matrices."""
     for i in range(3):
@@ -90,6 +92,7 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
             out[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + a[i, 2] * b[2, j]
 
 
+@_compiled
 def _solve(
     geometry: Arrays, q: Array, sin: Array, cos: Array, goal_pos: Array, goal_rot: Array, damping: float, pull: float,
     work: Arrays, out: Array,
@@ -160,6 +163,7 @@ def _solve(
         out[k] = q[k] + pulled[k]
 
 
+@_compiled
 def _solve_rows(
     geometry: Arrays, limits: Arrays, q: Array, goal_pos: Array, goal_rot: Array, damping: float, pull: float,
     work: Arrays, out: Array,
@@ -173,7 +177,3 @@ def _solve_rows(
         _solve(geometry, q[b], sin, cos, goal_pos[b], goal_rot[b], damping, pull, work, out[b])
         for k in range(q.shape[1]):
             out[b, k] = min(max(out[b, k], lower[k]), upper[k])
-
-
-if njit is not None:
-    _multiply, _solve, _solve_rows = (njit(cache=True)(function) for function in (_multiply, _solve, _solve_rows))

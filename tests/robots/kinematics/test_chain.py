@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from embodied.errors import ConfigError
-from robots.descriptions import arms, description_path
+from robots.descriptions import Mount, arms, description_path
 from robots.kinematics.chain import load_chain
 
 
@@ -24,11 +24,10 @@ def test_the_so101_has_its_published_limits():
 
 
 def test_a_description_says_which_arms_it_has():
-    assert {prefix: mount.robot for prefix, mount in arms("panda").items()} == {"": "panda"}
-    assert {prefix: mount.robot for prefix, mount in arms("panda_pair").items()} == {
-        "left_": "panda",
-        "right_": "panda",
-    }
+    assert arms("panda") == {"": Mount("panda")}
+    pair = arms("panda_pair")
+    assert [(prefix, mount.robot) for prefix, mount in pair.items()] == [("left_", "panda"), ("right_", "panda")]
+    assert pair["left_"].pos == (0.0, 0.35, 0.0) and pair["right_"].pos == (0.0, -0.35, 0.0)
     with pytest.raises(ConfigError, match="no robot is called"):
         arms("panda_trio")
 
