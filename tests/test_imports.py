@@ -109,7 +109,6 @@ KNOWN_ROOM_CIRCLES = (
 KNOWN_CIRCLES = (
     "policies.probing policies.torch_policy",
     "embodied.train.loop embodied.train.protocol",
-    "simulators.isaac",
 )
 """Modules of a circle, or the package that holds it."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.checks import check_vector, check_whole, is_number
@@ -11,12 +11,15 @@ from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.noise import NoiseCfg
 from simulators.isaac.quaternion import Order
 
-if TYPE_CHECKING:
-    from simulators.isaac.scene import InteractiveScene
-
 Names = str | list[str] | None
 Ids = Any
 """Indices, or the slice of all."""
+
+
+class Entities(Protocol):
+    """Entities by name, as a scene has them."""
+
+    def __getitem__(self, name: str) -> Any: ...
 
 
 @configclass
@@ -34,7 +37,7 @@ class SceneEntityCfg:
     body_ids: Ids = slice(None)
     preserve_order: bool = False
 
-    def resolve(self, scene: "InteractiveScene") -> None:
+    def resolve(self, scene: Entities) -> None:
         """Look the names up.
 
         Raises:

@@ -37,7 +37,7 @@ class DirectRLEnv(EnvBase):
         super().__init__(cfg, render_mode)
         self._observed = False
         with torch.no_grad(), self._at_work():
-            self.event_manager = EventManager(self.cfg.events, self)  # type: ignore[arg-type]
+            self.event_manager = EventManager(self.cfg.events, self)
             spaces: dict[str, gymnasium.Space[Any]] = {"policy": box(_shape(self.cfg.observation_space))}
             if self.cfg.state_space:
                 spaces["critic"] = self.state_space = box(_shape(self.cfg.state_space))

@@ -1,18 +1,16 @@
 """Actions: split among terms, processed once per step, applied before every physics step."""
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ActionTermCfg
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.kernels import total
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
 from simulators.isaac.simulation import EnvIds, as_action, numbers, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 
 class ActionTerm(ManagerTermBase):
@@ -25,7 +23,7 @@ class ActionTerm(ManagerTermBase):
 
     constant_over_decimation: ClassVar[bool] = False
 
-    def __init__(self, cfg: ActionTermCfg, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: ActionTermCfg, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._asset = env.scene[cfg.asset_name]
 
@@ -63,7 +61,7 @@ class ActionManager(ManagerBase):
 
     kind = "action"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._by_name: dict[str, ActionTerm] = {}
         for name, term in self._terms(cfg, ActionTermCfg):

@@ -4,18 +4,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import JointedEntityCfg, ManagerTermBaseCfg, SceneEntityCfg
 from simulators.isaac.checks import Range, check_range, is_number
 from simulators.isaac.configclass import items
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.simulation import EnvIds
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-
 
 ENTITIES = (SceneEntityCfg, "SceneEntityCfg", JointedEntityCfg)
 
@@ -27,7 +24,7 @@ class ManagerTermBase:
         cfg: The term's configuration.
     """
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         self.cfg, self._env = cfg, env
 
     @property
@@ -55,7 +52,7 @@ class ManagerBase:
 
     kind = "term"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         self.cfg, self._env = cfg, env
         self._stateful: list[ManagerTermBase] = []
 

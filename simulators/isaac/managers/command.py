@@ -1,6 +1,6 @@
 """Commands: goals that are drawn at a reset and again from time to time."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -8,11 +8,9 @@ import torch
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.checks import check_range
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
 from simulators.isaac.simulation import EnvIds, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 ROUNDING_S = 1e-6
 """More than what the sums of steps lose: a command of 4 s lasts 120 steps of 1/30 s."""
@@ -31,7 +29,7 @@ class CommandTerm(ManagerTermBase):
 
     metrics_from_state: ClassVar[bool] = False
 
-    def __init__(self, cfg: CommandTermCfg, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: CommandTermCfg, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._metrics: dict[str, torch.Tensor] = {}
         # The state that lazy metrics are of; None until the command manager has the finished term.
@@ -114,7 +112,7 @@ class CommandManager(ManagerBase):
 
     kind = "command"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._by_name: dict[str, CommandTerm] = {}
         for name, term in self._terms(cfg, CommandTermCfg):

@@ -1,15 +1,13 @@
 """Curricula: terms that change the task as training goes on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from simulators.isaac.cfg import CurriculumTermCfg
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 
 class CurriculumManager(ManagerBase):
@@ -17,7 +15,7 @@ class CurriculumManager(ManagerBase):
 
     kind = "curriculum"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._cfgs: dict[str, CurriculumTermCfg] = {}
         self._state: dict[str, Any] = {}

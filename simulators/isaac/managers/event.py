@@ -1,19 +1,16 @@
 """Events: terms that change states or physics at the start, at resets, or from time to time."""
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import EventTermCfg
 from simulators.isaac.checks import check_range
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-
 
 MODES = ("startup", "reset", "interval")
 
@@ -23,7 +20,7 @@ class EventManager(ManagerBase):
 
     kind = "event"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._cfgs: dict[str, dict[str, EventTermCfg]] = {}
         # Seconds on the manager's clock at which each interval event is due, and the earliest of them: while that lies

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +12,10 @@ from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
 from simulators.isaac.checks import check_limits, check_whole
 from simulators.isaac.configclass import items
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase, check_params
 from simulators.isaac.noise import NoiseCfg, apply_noise
 from simulators.isaac.simulation import EnvIds, numbers, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 Observations = dict[str, torch.Tensor | dict[str, torch.Tensor]]
 Apply = Callable[[torch.Tensor], torch.Tensor]
@@ -50,7 +48,7 @@ class ObservationManager(ManagerBase):
 
     kind = "observation"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._groups: dict[str, tuple[ObservationGroupCfg, dict[str, Term]]] = {}
         # Where each term lies in the groups that concatenate rows: most of them.

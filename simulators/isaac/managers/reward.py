@@ -1,7 +1,7 @@
 """Rewards: the sum of terms, each times its weight and the step's duration."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,12 +9,10 @@ import torch
 from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import RewardTermCfg
 from simulators.isaac.checks import is_number
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.kernels import total, weigh
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, returned, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 
 class RewardManager(ManagerBase):
@@ -22,7 +20,7 @@ class RewardManager(ManagerBase):
 
     kind = "reward"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._names: list[str] = []
         self._cfgs: list[RewardTermCfg] = []

@@ -1,17 +1,15 @@
 """Terminations: when episodes end, by reaching a terminal state or by their time limit."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import TerminationTermCfg
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, returned, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 
 class TerminationManager(ManagerBase):
@@ -24,7 +22,7 @@ class TerminationManager(ManagerBase):
 
     kind = "termination"
 
-    def __init__(self, cfg: Any, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._cfgs: dict[str, TerminationTermCfg] = {}
         for name, term in self._terms(cfg, TerminationTermCfg):

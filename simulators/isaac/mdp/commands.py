@@ -1,7 +1,6 @@
 """Command terms: what the policy is asked to do, drawn anew now and then."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,15 +8,13 @@ import torch
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.checks import Range, check_range
 from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.managers import CommandTerm
 from simulators.isaac.math import combine_frame_transforms, quat_identity
 from simulators.isaac.mdp.frames import angle_to, distance, in_root_frame
 from simulators.isaac.mdp.sampling import sample_ranges
 from simulators.isaac.rotations import from_euler, reorder
 from simulators.isaac.simulation import rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
 POSE_AXES = ("pos_x", "pos_y", "pos_z", "roll", "pitch", "yaw")
 
@@ -34,7 +31,7 @@ class UniformPoseCommand(CommandTerm):
     cfg: "UniformPoseCommandCfg"
     metrics_from_state = True
 
-    def __init__(self, cfg: "UniformPoseCommandCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "UniformPoseCommandCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         for axis in POSE_AXES:
             check_range(getattr(cfg.ranges, axis), f"ranges.{axis}")
@@ -78,7 +75,7 @@ class NullCommand(CommandTerm):
 
     cfg: "NullCommandCfg"
 
-    def __init__(self, cfg: "NullCommandCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "NullCommandCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         self._none = torch.zeros(self.num_envs, 0, device=self.device)
 

@@ -1,16 +1,14 @@
 """Curriculum terms, called whenever episodes are reset. What they return is logged."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
+from simulators.isaac.env import ManagerBasedRLEnv
 
 
 def modify_reward_weight(
-    env: "ManagerBasedRLEnv", env_ids: Sequence[int] | torch.Tensor, term_name: str, weight: float, num_steps: int
+    env: ManagerBasedRLEnv, env_ids: Sequence[int] | torch.Tensor, term_name: str, weight: float, num_steps: int
 ) -> float:
     """Give reward `term_name` another `weight` once more than `num_steps` steps have been taken; returns its weight."""
     term = env.reward_manager.get_term_cfg(term_name)

@@ -1,7 +1,6 @@
 """Event terms that write states: `env_ids` are the environments concerned, None for all."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,17 +9,15 @@ from numpy.typing import NDArray
 from simulators.isaac.asset import Asset
 from simulators.isaac.cfg import JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.checks import Range
+from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.mdp.entities import ROBOT
 from simulators.isaac.mdp.sampling import Ids, all_ids, axis_ranges, sample_ranges
 from simulators.isaac.rotations import from_euler, multiply, reorder
 
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-
 Array = NDArray[np.float32]
 
 
-def reset_scene_to_default(env: "ManagerBasedRLEnv", env_ids: Ids, reset_joint_targets: bool = False) -> None:
+def reset_scene_to_default(env: ManagerBasedRLEnv, env_ids: Ids, reset_joint_targets: bool = False) -> None:
     """Put every articulation and object into its default state; joint targets too if asked to."""
     ids = all_ids(env, env_ids)
     rows = ids.numpy()
@@ -40,7 +37,7 @@ def reset_scene_to_default(env: "ManagerBasedRLEnv", env_ids: Ids, reset_joint_t
 
 
 def reset_root_state_uniform(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     pose_range: dict[str, Range],
     velocity_range: dict[str, Range],
@@ -69,7 +66,7 @@ def reset_root_state_uniform(
 
 
 def reset_joints_by_scale(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,
@@ -80,7 +77,7 @@ def reset_joints_by_scale(
 
 
 def reset_joints_by_offset(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,
@@ -91,7 +88,7 @@ def reset_joints_by_offset(
 
 
 def push_by_setting_velocity(
-    env: "ManagerBasedRLEnv", env_ids: Ids, velocity_range: dict[str, Range], asset_cfg: SceneEntityCfg = ROBOT
+    env: ManagerBasedRLEnv, env_ids: Ids, velocity_range: dict[str, Range], asset_cfg: SceneEntityCfg = ROBOT
 ) -> None:
     """Add a uniform velocity (m/s, rad/s, world frame) to a root's, as a push would.
 
@@ -104,7 +101,7 @@ def push_by_setting_velocity(
 
 
 def _reset_joints(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     position_range: Range,
     velocity_range: Range,

@@ -1,21 +1,17 @@
 """Where bodies are in a robot's root frame, computed once per state however many terms of a task ask for it."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from simulators.isaac.body_state import single
+from simulators.isaac.env_base import EnvBase
 from simulators.isaac.kernels import row_squares
 from simulators.isaac.math import quat_apply_inverse
 from simulators.isaac.rotations import angle_between, multiply, reorder
 
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
 
-
-def in_root_frame(env: "ManagerBasedRLEnv", robot: str, entity: str, body: int = 0) -> torch.Tensor:
+def in_root_frame(env: EnvBase, robot: str, entity: str, body: int = 0) -> torch.Tensor:
     """[N, 3] position (m) of a body of `entity`, its root if none is named, in the frame of the root of `robot`."""
 
     def compute() -> torch.Tensor:
@@ -30,7 +26,7 @@ def distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.flo
     return np.sqrt(row_squares(a, b))
 
 
-def angle_to(env: "ManagerBasedRLEnv", robot: str, body: int, goal: torch.Tensor) -> NDArray[np.floating]:
+def angle_to(env: EnvBase, robot: str, body: int, goal: torch.Tensor) -> NDArray[np.floating]:
     """[N] angle (rad, 0 to pi) of a body of `robot` to orientations [N, 4] in its root frame."""
     data = env.scene[robot].data
     wanted = reorder(goal.numpy(), env.quaternion, "wxyz")

@@ -1,19 +1,16 @@
 """Action terms on joints: affine in the raw action, or one bit."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
 from embodied.errors import ConfigError
+from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.checks import check_limits, check_vector
+from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.names import as_index, resolve_matching_names_values
 from simulators.isaac.simulation import EnvIds, numbers, rows
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-    from simulators.isaac.mdp import actions_cfg
 
 
 def _require_joints(names: list[str]) -> None:
@@ -32,9 +29,9 @@ class JointAction(ActionTerm):
         ConfigError: No joint has a name, or scale, offset or clip are given for joints that the term does not have.
     """
 
-    cfg: "actions_cfg.JointActionCfg"
+    cfg: "JointActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.JointActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "JointActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         ids, self._joint_names = self._asset.find_joints(cfg.joint_names, preserve_order=cfg.preserve_order)
         _require_joints(self._joint_names)
@@ -96,9 +93,9 @@ class JointPositionAction(JointAction):
     """Position targets."""
 
     constant_over_decimation = True
-    cfg: "actions_cfg.JointPositionActionCfg"
+    cfg: "JointPositionActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.JointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "JointPositionActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         if cfg.use_default_offset:
             self._offset = self._asset.data.default_joint_pos[:, self._joint_ids].clone()
@@ -110,9 +107,9 @@ class JointPositionAction(JointAction):
 class RelativeJointPositionAction(JointAction):
     """Position targets relative to where the joints are, at every physics step."""
 
-    cfg: "actions_cfg.RelativeJointPositionActionCfg"
+    cfg: "RelativeJointPositionActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.RelativeJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "RelativeJointPositionActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         if cfg.use_zero_offset:
             self._offset = torch.zeros_like(self._offset)
@@ -126,9 +123,9 @@ class JointVelocityAction(JointAction):
     """Velocity targets."""
 
     constant_over_decimation = True
-    cfg: "actions_cfg.JointVelocityActionCfg"
+    cfg: "JointVelocityActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.JointVelocityActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "JointVelocityActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         if cfg.use_default_offset:
             self._offset = self._asset.data.default_joint_vel[:, self._joint_ids].clone()
@@ -154,9 +151,9 @@ class BinaryJointPositionAction(ActionTerm):
     """
 
     constant_over_decimation = True
-    cfg: "actions_cfg.BinaryJointPositionActionCfg"
+    cfg: "BinaryJointPositionActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.BinaryJointPositionActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "BinaryJointPositionActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         ids, self._joint_names = self._asset.find_joints(cfg.joint_names)
         _require_joints(self._joint_names)
@@ -201,3 +198,54 @@ class BinaryJointPositionAction(ActionTerm):
         values = torch.zeros(len(ids), device=self.device)
         values[ids] = torch.tensor(found, dtype=torch.float32, device=self.device)
         return values
+
+
+@configclass
+class JointActionCfg(ActionTermCfg):
+    """Joints by names or regular expressions; `scale` and `offset` as numbers or by joint."""
+
+    joint_names: list[str] = MISSING
+    scale: float | dict[str, float] = 1.0
+    offset: float | dict[str, float] = 0.0
+    preserve_order: bool = False
+
+
+@configclass
+class JointPositionActionCfg(JointActionCfg):
+    """Position targets; by default around the default positions, which then replace `offset`."""
+
+    class_type: type[ActionTerm] = JointPositionAction
+    use_default_offset: bool = True
+
+
+@configclass
+class RelativeJointPositionActionCfg(JointActionCfg):
+    """Position targets around the present positions; by default without `offset`."""
+
+    class_type: type[ActionTerm] = RelativeJointPositionAction
+    use_zero_offset: bool = True
+
+
+@configclass
+class JointVelocityActionCfg(JointActionCfg):
+    """Velocity targets; by default around the default velocities, which then replace `offset`."""
+
+    class_type: type[ActionTerm] = JointVelocityAction
+    use_default_offset: bool = True
+
+
+@configclass
+class JointEffortActionCfg(JointActionCfg):
+    """Torques or forces."""
+
+    class_type: type[ActionTerm] = JointEffortAction
+
+
+@configclass
+class BinaryJointPositionActionCfg(ActionTermCfg):
+    """Position targets of an open or a closed gripper, by regular expressions of joint names."""
+
+    class_type: type[ActionTerm] = BinaryJointPositionAction
+    joint_names: list[str] = MISSING
+    open_command_expr: dict[str, float] = MISSING
+    close_command_expr: dict[str, float] = MISSING

@@ -3,8 +3,6 @@
 They start from the model's own numbers every time, so that repeated draws do not pile up.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
@@ -12,15 +10,13 @@ from embodied.errors import ConfigError
 from simulators.isaac.articulation import Articulation
 from simulators.isaac.cfg import EventTermCfg, JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.checks import Range, check_range
+from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.managers import ManagerTermBase
 from simulators.isaac.mdp.sampling import Ids, Pair, all_ids, combine, sample
 
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-
 
 def randomize_rigid_body_mass(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     asset_cfg: SceneEntityCfg,
     mass_distribution_params: Pair,
@@ -56,7 +52,7 @@ def randomize_rigid_body_mass(
 
 
 def randomize_rigid_body_material(
-    env: "ManagerBasedRLEnv",
+    env: ManagerBasedRLEnv,
     env_ids: Ids,
     static_friction_range: Range,
     dynamic_friction_range: Range,
@@ -87,14 +83,14 @@ def randomize_rigid_body_material(
 class randomize_actuator_gains(ManagerTermBase):
     """Change stiffness and damping of the chosen joints; a parameter of None leaves its gain alone."""
 
-    def __init__(self, cfg: EventTermCfg, env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: EventTermCfg, env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         data = env.scene[cfg.params["asset_cfg"].name].data
         self._stiffness, self._damping = data.joint_stiffness.clone(), data.joint_damping.clone()
 
     def __call__(
         self,
-        env: "ManagerBasedRLEnv",
+        env: ManagerBasedRLEnv,
         env_ids: Ids,
         asset_cfg: JointedEntityCfg,
         stiffness_distribution_params: Pair | None = None,
@@ -119,7 +115,7 @@ class randomize_actuator_gains(ManagerTermBase):
             write(gains, joint_ids=joints, env_ids=ids)
 
 
-def _bodies(env: "ManagerBasedRLEnv", asset_cfg: SceneEntityCfg) -> np.ndarray:
+def _bodies(env: ManagerBasedRLEnv, asset_cfg: SceneEntityCfg) -> np.ndarray:
     """Ids in the model of the chosen bodies."""
     asset = env.scene[asset_cfg.name]
     names = np.array(asset.body_names, dtype=object)[asset_cfg.body_ids]

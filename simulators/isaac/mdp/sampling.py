@@ -1,7 +1,6 @@
 """Random numbers of terms, drawn from their environment's generator."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,9 +8,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.checks import Range, check_range, check_vector
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
+from simulators.isaac.env_base import EnvBase
 
 Pair = tuple[float, float]
 """Two numbers whose meaning a distribution tells."""
@@ -19,12 +16,12 @@ Ids = torch.Tensor | None
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 
 
-def all_ids(env: "ManagerBasedRLEnv", env_ids: Ids) -> torch.Tensor:
+def all_ids(env: EnvBase, env_ids: Ids) -> torch.Tensor:
     """[M] long."""
     return torch.arange(env.num_envs) if env_ids is None else env_ids
 
 
-def sample_ranges(env: "ManagerBasedRLEnv", ranges: Sequence[Range], count: int) -> NDArray[np.float32]:
+def sample_ranges(env: EnvBase, ranges: Sequence[Range], count: int) -> NDArray[np.float32]:
     """[count, K] uniform between the two of each of K `ranges`."""
     drawn = torch.rand(count, len(ranges), generator=env.generator).numpy()
     low, high = np.array(ranges, np.float32).T
@@ -43,9 +40,7 @@ def axis_ranges(given: Mapping[str, Range], where: str) -> list[Range]:
     return [given.get(axis, (0.0, 0.0)) for axis in AXES]
 
 
-def sample(
-    env: "ManagerBasedRLEnv", params: Pair, shape: tuple[int, ...], distribution: str, where: str
-) -> torch.Tensor:
+def sample(env: EnvBase, params: Pair, shape: tuple[int, ...], distribution: str, where: str) -> torch.Tensor:
     """Numbers of a `shape`: `uniform` or `log_uniform` between the two, or `gaussian` with that mean and deviation.
 
     Raises:

@@ -1,22 +1,19 @@
 """Action terms that command the pose of a body, turned into joint targets by the robot's kinematics."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
 from embodied.errors import ConfigError, nearest
 from robots.kinematics.forward import forward
 from robots.kinematics.inverse import damped_step
+from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.chains import chain_of
 from simulators.isaac.checks import check_poses
+from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.math import matrix_from_quat, quat_from_angle_axis
 from simulators.isaac.simulation import EnvIds
-
-if TYPE_CHECKING:
-    from simulators.isaac.env import ManagerBasedRLEnv
-    from simulators.isaac.mdp import actions_cfg
 
 COMMAND_TYPES = ("position", "pose")
 DAMPING = 0.01
@@ -36,9 +33,9 @@ class DifferentialInverseKinematicsAction(ActionTerm):
         ConfigError: A word of the controller is unknown, or the joints are not those that move the body.
     """
 
-    cfg: "actions_cfg.DifferentialInverseKinematicsActionCfg"
+    cfg: "DifferentialInverseKinematicsActionCfg"
 
-    def __init__(self, cfg: "actions_cfg.DifferentialInverseKinematicsActionCfg", env: "ManagerBasedRLEnv") -> None:
+    def __init__(self, cfg: "DifferentialInverseKinematicsActionCfg", env: ManagerBasedRLEnv) -> None:
         super().__init__(cfg, env)
         controller = cfg.controller
         if controller.command_type not in COMMAND_TYPES:
@@ -106,8 +103,45 @@ class DifferentialInverseKinematicsAction(ActionTerm):
         """[N, J] rad, of the chain."""
         return self._asset.data.joint_pos[:, self._joint_ids].double().numpy()
 
-    def _body_name(self, cfg: "actions_cfg.DifferentialInverseKinematicsActionCfg") -> str:
+    def _body_name(self, cfg: "DifferentialInverseKinematicsActionCfg") -> str:
         found = self._asset.find_bodies(cfg.body_name)[1]
         if len(found) != 1:
             raise ConfigError(f"{cfg.body_name!r} matches {len(found)} bodies", "body_name", "name one")
         return found[0]
+
+
+@configclass
+class DifferentialIKControllerCfg:
+    """How poses become joint targets.
+
+    Attributes:
+        command_type: `position` (3 numbers, or deltas) or `pose` (position and quaternion, or deltas and a rotation
+            vector).
+        use_relative_mode: Whether commands are deltas from the present pose.
+        ik_method: `dls`, damped least squares, is what there is.
+        ik_params: `lambda_val`, the damping.
+    """
+
+    command_type: str = MISSING
+    use_relative_mode: bool = False
+    ik_method: str = "dls"
+    ik_params: dict[str, float] | None = None
+
+
+@configclass
+class DifferentialInverseKinematicsActionCfg(ActionTermCfg):
+    """Poses, or deltas, of a body (and an offset in its frame), in the robot's root frame."""
+
+    @configclass
+    class OffsetCfg:
+        """The frame that is commanded, in the body's: m, and a quaternion in the environment's order."""
+
+        pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        rot: tuple[float, float, float, float] | None = None
+
+    class_type: type[ActionTerm] = DifferentialInverseKinematicsAction
+    joint_names: list[str] = MISSING
+    body_name: str = MISSING
+    body_offset: OffsetCfg | None = None
+    scale: float | tuple[float, ...] = 1.0
+    controller: DifferentialIKControllerCfg = MISSING
