@@ -1,4 +1,4 @@
-"""Grasps from above: how experts take an object and put it somewhere, and what dense rewards pay for it."""
+"""Grasps from above: plans of scripted experts that move an object, and stages that dense rewards pay."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,20 @@ from simulators.arm import Arm
 from simulators.task import Array, Fields
 
 CLEAR_M, RISE_M = 0.06, 0.10
-"""How far above an object, or above where it goes, the hand comes; how far it rises after a release."""
+"""Height of the approach above an object or its place; height to which the hand rises after a release. m."""
 STAGE_REWARD = 0.05
 PUT_STAGES = 7.0
-"""The most that `put_reward` pays in a step is this many stages."""
+"""Largest reward of `put_reward` in one step, in stages."""
 
 
 class Approach(NamedTuple):
-    """[B, 3] where the end effector goes to take an object, [B] whether the fingers are around it, and hold it."""
+    """Approach of B objects.
+
+    Attributes:
+        goal: [B, 3] m, next target of the end effector.
+        around: [B] whether the fingers are around the object.
+        holding: [B] whether they hold it.
+    """
 
     goal: Array
     around: NDArray[np.bool_]
@@ -24,18 +30,18 @@ class Approach(NamedTuple):
 
 
 class Grasp:
-    """Grasps of free objects that are `width` m across where the fingers take them."""
+    """Grasps of free objects that are `width` m across between the fingers."""
 
     def __init__(self, arm: Arm, width: float) -> None:
         self._arm, self._width = arm, width
 
     def approach(self, fields: Fields, pos: Array, command: Array) -> Approach:
-        """Above the object, down around it, and wait until the closing fingers rest on it.
+        """Approach of an object: above it, down around it, a wait until the closing fingers rest on it.
 
         Args:
             fields: B rows.
-            pos: [B, 3] the object's position, m.
-            command: [B] the gripper's command in the last step.
+            pos: [B, 3] m, position of the object.
+            command: [B] command of the gripper in the last step.
         """
         offset = pos - self._arm.ee_pos(fields)
         aside = _length(offset[:, :2])
@@ -47,17 +53,17 @@ class Grasp:
         return Approach(goal, around, holding)
 
     def put(self, fields: Fields, pos: Array, place: Array, command: Array, within: float) -> tuple[Array, Array]:
-        """An expert's plan: take the object, lift it, carry it above its place, lower it, open, rise.
+        """Plan of the expert: take the object, lift it, carry it above its place, lower it, open, rise.
 
         Args:
             fields: B rows.
-            pos: [B, 3] the object's position, m.
-            place: [B, 3] where its centre comes to rest, m.
-            command: [B] the gripper's command in the last step.
-            within: How far beside its place it may lie, m; it is carried and let go twice as precisely.
+            pos: [B, 3] m, position of the object.
+            place: [B, 3] m, goal of its centre.
+            command: [B] command of the gripper in the last step.
+            within: m, largest horizontal distance from its place; it is carried and released twice as precisely.
 
         Returns:
-            [B, 3] m where the end effector goes next, and [B] the gripper's command.
+            [B, 3] m, next target of the end effector, and [B] command of the gripper.
         """
         ee = self._arm.ee_pos(fields)
         goal, around, holding = self.approach(fields, pos, command)
@@ -76,7 +82,7 @@ class Grasp:
         return goal, np.where(around & ~placed, -1.0, 1.0)
 
     def placed(self, pos: Array, place: Array, within: float) -> NDArray[np.bool_]:
-        """[B] whether objects at `pos` [B, 3] are at most `within` m beside their `place` [B, 3], and not above it."""
+        """[B] whether objects at `pos` [B, 3] lie at most `within` m beside their `place` [B, 3], at its height."""
         offset = place - pos
         return (_length(offset[:, :2]) < within) & (np.abs(offset[:, 2]) < 0.01)
 
@@ -109,7 +115,7 @@ class Grasp:
 def near(distance: Array) -> Array:
     """[B] from 1 at distance 0 (m) to 0 far away.
 
-    It falls on two scales: far away, where the finer one is flat, and near, where the grasp needs it.
+    It falls on two scales, a coarse one for the way and a fine one for the grasp.
     """
     return 1.0 - 0.5 * np.tanh(4.0 * distance) - 0.5 * np.tanh(20.0 * distance)
 

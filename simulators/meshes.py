@@ -1,6 +1,7 @@
 """Robots drawn with the meshes of a local copy of mujoco_menagerie (github.com/google-deepmind/mujoco_menagerie).
 
-Looks only: bodies, inertias, joints and what collides stay ours, so states are the same with and without.
+Meshes change the looks only. Bodies, inertias, joints and collisions stay ours, so states are the same with and
+without.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Free objects in a scene: where their numbers lie, and how starts place them."""
+"""Free objects in a scene: their addresses in the simulator's fields, and their placement at resets."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class FreeObject:
         return fields["qvel"][:, self._vel]
 
     def place(self, qpos: Array, xy: Array, yaw: Array) -> None:
-        """Put it at `xy` [M, 2] m, at the height it has in the model, turned by `yaw` [M] rad."""
+        """Place it at `xy` [M, 2] m, at its height in the model, turned by `yaw` [M] rad; written to `qpos` [M, nq]."""
         qpos[:, self._pos.start : self._z] = xy
         qpos[:, self._quat] = 0.0
         qpos[:, self._quat.start], qpos[:, self._quat.stop - 1] = np.cos(yaw / 2), np.sin(yaw / 2)
@@ -48,9 +48,9 @@ def positions(objects: Sequence[FreeObject], fields: Fields) -> Array:
 
 
 def spaced(u: Array, low: float, high: float, gap: float) -> Array:
-    """[M, K] ascending numbers between `low` and `high` that are at least `gap` apart, of uniform numbers [M, K].
+    """[M, K] ascending numbers between `low` and `high` at least `gap` apart, from uniform numbers [M, K].
 
-    Every such arrangement is equally likely: what the gaps leave of the interval is divided by sorted uniform numbers.
+    All such arrangements are equally likely: sorted uniform numbers divide the interval less the gaps.
     """
     gaps = gap * np.arange(u.shape[1])
     places: Array = low + (high - low - gaps[-1]) * np.sort(u, axis=1) + gaps
@@ -58,5 +58,5 @@ def spaced(u: Array, low: float, high: float, gap: float) -> Array:
 
 
 def shuffled(u: Array, values: Array) -> Array:
-    """`values` [M, K, ...] in an order that uniform numbers [M, K] decide."""
+    """`values` [M, K, ...], each row in an order drawn by uniform numbers `u` [M, K]."""
     return values[np.arange(len(u))[:, None], np.argsort(u, axis=1)]

@@ -10,22 +10,22 @@ from simulators.meshes import dress, menagerie
 
 PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
-"""Collision bits: what the robot's colliding geoms announce, and what the scene's do. An arm never hits itself."""
+"""Collision bits of the colliding geoms of the robot and of the scene. An arm never hits itself."""
 RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.62, 0.27, 1.0), (0.17, 0.42, 0.92, 1.0)
 _ARM_HITS = 4
-"""Bit of the first of several arms, which hit each other; the next ones follow."""
+"""Collision bit of the first of several arms, which hit each other; the others have the next bits."""
 
 
 def table_scene(robot: str = "panda", meshes: str = "") -> mujoco.MjSpec:
-    """The robot's base at the origin of a table whose top is z = 0, x pointing across it; metres, z up.
+    """A robot at a table: its base at the origin, the table's top at z = 0, x pointing across it; metres, z up.
 
-    Cameras: `front` looks at the workspace from across the table, `wrist` belongs to the robot (one per arm, prefixed,
-    where there are several), `video` is for people.
+    Cameras: `front` looks at the workspace from across the table, `wrist` is the robot's (one per arm, prefixed,
+    for several arms), `video` is for people.
 
     Args:
-        robot: A description's name.
-        meshes: A local copy of mujoco_menagerie, whose meshes the robot is then drawn with, or `menagerie` for the one
-            that the environment's MENAGERIE_ROOT names.
+        robot: Name of a description.
+        meshes: A local copy of mujoco_menagerie, for the meshes that draw the robot, or `menagerie` for the copy at
+            the environment variable MENAGERIE_ROOT; empty for primitives.
 
     Raises:
         ConfigError: The robot has no description, or its meshes are not there.
@@ -125,7 +125,7 @@ def add_ball(
     mass: float = 0.1,
     rgba: Sequence[float] = BLUE,
 ) -> None:
-    """Add a free ball as `add_cube` adds a cube; it comes to rest as if it were a little soft."""
+    """Add a free ball as `add_cube` adds a cube; rolling friction brings it to rest."""
     shape = {"type": mujoco.mjtGeom.mjGEOM_SPHERE, "size": [radius, 0, 0]}
     _add_free(spec, name, pos, mass, rgba, **shape, condim=6, friction=[1.5, 0.02, 0.1 * radius])
 
@@ -139,7 +139,7 @@ def add_puck(
     mass: float = 0.1,
     rgba: Sequence[float] = RED,
 ) -> None:
-    """Add a free upright cylinder that slides: its own low friction counts, whatever it touches."""
+    """Add a free upright cylinder that slides: its own low friction applies to all contacts."""
     shape = {"type": mujoco.mjtGeom.mjGEOM_CYLINDER, "size": [radius, half, 0]}
     _add_free(spec, name, pos, mass, rgba, **shape, friction=[0.4, 0.01, 0.0001], priority=1)
 
@@ -147,7 +147,7 @@ def add_puck(
 def add_marker(
     spec: mujoco.MjSpec, name: str, radius: float = 0.02, rgba: Sequence[float] = (0.1, 0.7, 0.3, 1.0)
 ) -> None:
-    """Add a mocap body `name`, a sphere that is seen and collides with nothing, placed through `mocap_pos`."""
+    """Add a mocap body `name`, a visible sphere without collisions, placed through `mocap_pos`."""
     body = spec.worldbody.add_body(name=name, mocap=True)
     _add_drawn(body, name, mujoco.mjtGeom.mjGEOM_SPHERE, [radius, 0, 0], rgba)
 
@@ -163,7 +163,7 @@ def add_plate(spec: mujoco.MjSpec, name: str, radius: float, rgba: Sequence[floa
 def _add_free(
     spec: mujoco.MjSpec, name: str, pos: Sequence[float], mass: float, rgba: Sequence[float], **geom: Any
 ) -> None:
-    """A body with a free joint and one geom that hits robot and scene; `geom` adds to it or overrides."""
+    """Add a body with a free joint and one geom that hits robot and scene; `geom` overrides its attributes."""
     body = spec.worldbody.add_body(name=name, pos=list(pos))
     body.add_freejoint(name=name)
     hits = {"contype": SCENE_HITS, "conaffinity": ROBOT_HITS | SCENE_HITS}
@@ -174,12 +174,12 @@ def _add_free(
 def _add_drawn(
     body: mujoco.MjsBody, name: str, type: mujoco.mjtGeom, size: Sequence[float], rgba: Sequence[float]
 ) -> None:
-    """A geom that is seen and collides with nothing."""
+    """Add a visible geom without collisions."""
     body.add_geom(name=name, type=type, size=list(size), rgba=list(rgba), contype=0, conaffinity=0, group=1)
 
 
 def _let_arms_collide(spec: mujoco.MjSpec, prefixes: Sequence[str]) -> None:
-    """Give each of several arms a collision bit that the colliding geoms of the others answer to."""
+    """Give each of several arms a collision bit of its own, so that arms hit each other."""
     if len(prefixes) < 2:
         return
     bits = {prefix: _ARM_HITS << index for index, prefix in enumerate(prefixes)}
@@ -191,14 +191,14 @@ def _let_arms_collide(spec: mujoco.MjSpec, prefixes: Sequence[str]) -> None:
 
 
 def _view(spec: mujoco.MjSpec) -> tuple[float, float, float, float]:
-    """Where the cameras look, m, and how far they stand compared to a Panda's, from a description's numeric `view`."""
+    """Point that the cameras look at, m, and their distance relative to a Panda's; numeric `view` of a description."""
     numeric = spec.numeric("view")
     x, y, z, scale = (0.45, 0.0, 0.10, 1.0) if numeric is None else (float(value) for value in numeric.data)
     return x, y, z, scale
 
 
 def _camera(spec: mujoco.MjSpec, name: str, eye: Sequence[float], at: Sequence[float], fovy: float) -> None:
-    """A fixed camera at `eye` that looks at `at` with z up; `fovy` in degrees."""
+    """Add a fixed camera at `eye` that looks at `at` with z up; `fovy` in degrees."""
     back = [e - a for e, a in zip(eye, at, strict=True)]
     right = [-back[1], back[0], 0.0]
     up = [

@@ -1,7 +1,7 @@
-"""What tasks at a table share: an arm and its control, a gripper, an instruction, a dense or sparse reward.
+"""Base of tasks at a table: an arm and its control, a gripper, an instruction, a dense or sparse reward.
 
-A task derives from `TabletopTask` and says what is its own: the scene's objects, where they start, what is sensed of
-them, when the task is done, and where an expert would go.
+A task derives from `TabletopTask` and adds its objects, their resets and streams, its success and failure, and the
+plan of a scripted expert.
 """
 
 from collections.abc import Sequence
@@ -20,33 +20,33 @@ from simulators.task import Array, Fields, Start, between, check_reward, env_spe
 TEXT_BYTES = 64
 """Length of the stream `instruction`: UTF-8, zeros after its end."""
 PHRASINGS = ("all", "train", "unseen")
-"""Which instructions may be drawn."""
+"""Sets of instructions to draw from."""
 START_RAD = 0.05
-"""How far the joints start from home."""
+"""Largest distance of the joints from home at a reset, rad."""
 
 
 class TabletopTask:
-    """The base of tasks at a table, 20 Hz; a complete `Task` once a subclass fills in the methods below.
+    """Base of tasks at a table, 20 Hz; a subclass that defines the methods below is a complete `Task`.
 
     Class attributes of a subclass:
-        name: As its file.
-        instructions: Phrasings, one of which is drawn per episode. In them, `{word}` stands for what `words` gives.
-            Those held out of training, by `draw_phrasings`, are the last third.
+        name: Name of its file.
+        instructions: Phrasings; each episode draws one. `{word}` is replaced from `words`. The last third can be held
+            out of training by `draw_phrasings`.
         episode_steps: Time limit.
-        success_reward: What success pays, by kind of reward; the sparse reward is 1 for success and nothing else.
+        success_reward: Reward of success by kind of reward; the sparse reward is 1 for success and nothing else.
         start_draws: Uniform numbers that `arrange` needs.
         memory_columns: Columns of memory of its own, `self.own`.
-        choices: Numbers it draws per episode that do not show in the scene, such as which object is meant; kept in
-            the simulator's `userdata` from column 1 on, so that they are part of the state and replay with it.
-        resting_grip: The gripper's command at the start, and throughout where no action gives one.
+        choices: Numbers drawn per episode that the scene does not show, such as the index of the named object. They
+            are columns of the simulator's `userdata` from 1 on, so that they are part of the state and replay.
+        resting_grip: Command of the gripper at the start, and always for actions without a gripper command.
 
     Args:
         scene: From `table_scene`, with the task's objects.
-        robot: Whose arm.
+        robot: Name of the description of a single arm.
         reward: `dense` or `sparse`.
         control: One of `robots.control.CONTROLS`.
         gripper: Whether actions end with a gripper command from -1, closed, to 1, open.
-        observations: Streams that `sense` gives.
+        observations: Streams of `sense`.
     """
 
     name: ClassVar[str]
@@ -91,27 +91,27 @@ class TabletopTask:
         )
         self._sentences = np.stack([encode_text(sentence, self.name) for sentence in self.sentences()])
 
-    # What a subclass fills in.
+    # Methods of a subclass.
 
     def arrange(self, u: Array, qpos: Array, choices: Array) -> dict[str, NDArray[Any]]:
-        """Put the objects of M episodes where they start.
+        """Place the objects of M episodes.
 
         Args:
             u: [M, start_draws] uniform numbers in (0, 1).
-            qpos: [M, nq], to be written; the arm is placed already.
-            choices: [M, choices], to be written.
+            qpos: [M, nq], written in place; the arm is placed already.
+            choices: [M, choices], written in place.
 
         Returns:
-            Name to [M, ...] of what was drawn. What is named `mocap_pos` [M, K, 3] also places the mocap bodies.
+            Name to [M, ...] of drawn values. `mocap_pos` [M, K, 3] also places the mocap bodies.
         """
         raise NotImplementedError
 
     def sense(self, fields: Fields, own: Array) -> dict[str, NDArray[Any]]:
-        """The task's own streams."""
+        """Values [B, ...] of the task's own streams."""
         raise NotImplementedError
 
     def track(self, fields: Fields, own: Array) -> None:
-        """Update the task's own memory after a step."""
+        """Update the task's own memory [B, memory_columns] after a step."""
 
     def prepare(self, fields: Fields, own: Array) -> None:
         """Fill the task's own memory, zeroed, at the start of episodes."""
@@ -121,19 +121,19 @@ class TabletopTask:
         raise NotImplementedError
 
     def shaping(self, fields: Fields, own: Array, command: Array) -> Array:
-        """[B] what the dense reward pays besides success; `command` [B] is the gripper's."""
+        """[B] dense reward besides that of success; `command` [B] is the gripper's."""
         raise NotImplementedError
 
     def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
-        """The expert's next goal of the end effector [B, 3] m, and its gripper command [B]."""
+        """Next goal of the end effector [B, 3] m and gripper command [B] of the scripted expert."""
         raise NotImplementedError
 
     def words(self) -> Sequence[dict[str, str]]:
-        """What fills the instructions, one mapping per value that choice 0 may take."""
+        """Words of the instructions, one mapping per value of choice 0."""
         return ({},)
 
     def spoken(self, u: Array, choices: Array) -> Array:
-        """[M] which of `words` fills the instruction; `u` and `choices` as `arrange` was given and left them."""
+        """[M] index into `words` of each instruction; `u` and `choices` are those of `arrange`, after it."""
         return choices[:, 0] if self.choices else np.zeros(len(u))
 
     def draw_phrasings(self, which: str) -> None:
@@ -150,7 +150,7 @@ class TabletopTask:
             raise ConfigError(what, "task.phrasings", "choose all")
 
     def _phrases(self) -> range:
-        """Which of `instructions` are drawn."""
+        """Indices of the instructions that may be drawn."""
         count = len(self.instructions)
         seen = max(1, 2 * count // 3)
         return {"all": range(count), "train": range(seen), "unseen": range(seen, count)}[self.phrasings]
@@ -239,14 +239,14 @@ class TabletopTask:
 
 
 def encode_text(text: str, where: str) -> NDArray[np.uint8]:
-    """[TEXT_BYTES] a text in UTF-8, zeros after its end.
+    """[TEXT_BYTES] UTF-8 bytes of a text, zeros after its end.
 
     Raises:
         ConfigError: It is too long, or empty.
     """
     raw = text.encode()
     if not text.strip():
-        raise ConfigError(f"instruction {text!r} says nothing", where, "say what is to be done")
+        raise ConfigError(f"instruction {text!r} is empty", where, "name the goal in words")
     if len(raw) > TEXT_BYTES:
         raise ConfigError(f"instruction {text!r} has {len(raw)} bytes", where, f"use at most {TEXT_BYTES}")
     return np.frombuffer(raw.ljust(TEXT_BYTES, b"\0"), np.uint8)

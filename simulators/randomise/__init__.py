@@ -1,1 +1,1 @@
-"""Domain randomisation: what may differ between episodes, how it is drawn from an episode's seed, and where it acts."""
+"""Domain randomisation: ranges, values drawn from an episode's seed, and their effect on physics and images."""

@@ -1,4 +1,4 @@
-"""Where drawn values act: on the physics of a batch or a model, and on what cameras see."""
+"""Application of drawn values to the physics of a batch or a model, and to the looks that cameras see."""
 
 import copy
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)
 
 
 def physics_fields(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
-    """MjModel field to [M, ...], of M rows of what `draw` gave."""
+    """MjModel field to [M, ...], from M rows of values of `draw`."""
     fields: dict[str, Array] = {}
     if "friction" in drawn:
         fields["geom_friction"] = model.geom_friction * drawn["friction"][:, None, None]
@@ -36,14 +36,14 @@ def physics_fields(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> 
 
 
 def randomised_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujoco.MjModel:
-    """The model as one episode had it; `model` itself where its physics was not randomised.
+    """Model with the physics of one episode; `model` itself if its physics was not randomised.
 
     Args:
         model: The task's.
-        drawn: `Episode.drawn`; what is no physics is not read.
+        drawn: `Episode.drawn`; only values of physics are read.
 
     Raises:
-        DataError: The values are not of this model.
+        DataError: The values do not fit this model.
     """
     rows = {name: np.asarray(drawn[name])[None] for name in PHYSICS if name in drawn}
     if not rows:
@@ -61,11 +61,11 @@ def randomised_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -
 
 
 def seen_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujoco.MjModel:
-    """The model as one episode looked: its colours, lights and camera poses; `model` itself where none were drawn.
+    """Model with the colours, lights and camera poses of one episode; `model` itself if none were drawn.
 
     Args:
         model: The task's.
-        drawn: `Episode.drawn`; what is no appearance is not read.
+        drawn: `Episode.drawn`; only values of appearance are read.
     """
     rows = {name: np.asarray(drawn[name])[None] for name in APPEARANCE if name in drawn}
     if not rows:
@@ -92,10 +92,10 @@ def seen_model(model: mujoco.MjModel, drawn: Mapping[str, NDArray[Any]]) -> mujo
 
 
 class Appearance:
-    """The looks of B envs.
+    """Looks of B environments.
 
     Args:
-        model: What the envs are of.
+        model: Model of the environments.
         count: B.
 
     Attributes:
@@ -108,7 +108,7 @@ class Appearance:
         self.looks = Looks()
 
     def put(self, ids: NDArray[Any], drawn: Drawn) -> None:
-        """Give envs `ids` [M] the looks of `drawn` [M, ...]."""
+        """Set the looks of environments `ids` [M] to `drawn` [M, ...]."""
         if "colour" in drawn:
             rgba = np.tile(self._rgba, (len(ids), 1, 1))
             rgba[:, :, :3] = np.clip(rgba[:, :, :3] + drawn["colour"], 0.0, 1.0)
@@ -137,7 +137,7 @@ def rotate(turn: Array, vector: Array) -> Array:
 
 
 def _colours(model: mujoco.MjModel) -> NDArray[np.float32]:
-    """[G, 4] a geom's own colour where it is set, else its material's."""
+    """[G, 4] colours of geoms, or of their materials for those without one."""
     rgba = np.array(model.geom_rgba)
     unset = (model.geom_matid >= 0) & (rgba == np.array(_UNSET_RGBA, np.float32)).all(axis=1)
     rgba[unset] = model.mat_rgba[model.geom_matid[unset]]

@@ -1,4 +1,4 @@
-"""What is drawn for an episode, from its seed alone."""
+"""Randomised values of episodes, drawn from their seeds alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from simulators.task import Array, between
 
 Drawn = dict[str, NDArray[Any]]
 
-# A purpose of the keyed noise for each, so that randomising one thing more changes no other.
+# Purposes of the keyed noise, one for each value, so that randomising one more changes no other.
 PHYSICS = {"friction": 16, "mass": 17, "gains": 18}
 APPEARANCE = {"colour": 19, "light": 20, "light_dir": 21, "camera_pos": 22, "camera_rot": 23}
 FACTORS = (*PHYSICS, "light")
@@ -23,16 +23,16 @@ NAMES = (*PHYSICS, *APPEARANCE, *TIMING)
 
 
 def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images: bool) -> Drawn:
-    """What is randomised in M episodes.
+    """Draw the randomised values of M episodes.
 
     Args:
-        ranges: How far.
-        model: What is randomised.
+        ranges: Ranges of the values.
+        model: Model to randomise.
         seeds: [M] of the episodes; each decides its own row.
         images: Whether appearance matters.
 
     Returns:
-        Name to [M, ...]; what is not randomised is left out. G geoms, N envs, U actuators, L lights, C cameras:
+        Name to [M, ...] of the randomised values only. G geoms, N envs, U actuators, L lights, C cameras:
         `friction` [M], `mass` [M, N], `gains` [M, U, 2] of stiffness and damping, `light` [M, L] are factors;
         `colour` [M, G, 3] is added; `light_dir` [M, L, 3] and `camera_rot` [M, C, 3] are rotation vectors in rad,
         `camera_pos` [M, C, 3] offsets in m; `action_latency` and `observation_latency` [M] int32 control steps.
@@ -65,17 +65,17 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
 
 
 def _change(u: Array, extent: Extent) -> Array:
-    """Uniform numbers in (0, 1) as changes either way, of a least and a largest size."""
+    """Changes in either direction, between a least and a largest size, from uniform numbers in (0, 1)."""
     least, largest = extent if isinstance(extent, tuple) else (0.0, extent)
     way = between(u, -1.0, 1.0)
     return np.copysign(between(np.abs(way), least, largest), way) if least else between(u, -largest, largest)
 
 
 def damping_room(model: mujoco.MjModel) -> Array:
-    """[U] the largest factor of each actuator's damping, at least 1.
+    """[U] largest factor of each actuator's damping, at least 1.
 
-    A joint at its force limit, where MuJoCo cannot integrate the damping of its actuator implicitly, overshoots in
-    every step unless its armature exceeds that damping times the timestep.
+    At a joint's force limit MuJoCo cannot integrate the damping of its actuator implicitly. The joint then overshoots
+    in every step unless its armature exceeds that damping times the timestep.
     """
     room = np.full(model.nu, np.inf)
     for u in range(model.nu):

@@ -1,4 +1,4 @@
-"""The envs of a batch, randomised: their drawn values, their noise, and what of them comes late."""
+"""Randomisation of a batch of environments: drawn values, sensor noise and latencies."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ Streams = dict[str, NDArray[Any]]
 
 
 class RandomisedEnvs:
-    """What differs between B envs.
+    """Randomised values, noise and latencies of B environments.
 
     Args:
-        ranges: What is randomised.
-        batch: The physics of the envs.
-        agent: Streams of all that envs sense, and actions.
+        ranges: Ranges of the values.
+        batch: Physics of the environments.
+        agent: Streams of observations and actions.
         images: Whether appearance matters.
 
     Raises:
@@ -50,11 +50,11 @@ class RandomisedEnvs:
         return self._appearance.looks
 
     def draw(self, seeds: NDArray[np.int64]) -> Drawn:
-        """What is drawn for the episodes of `seeds` [M]."""
+        """Draw the values of the episodes of `seeds` [M]."""
         return draw(self._ranges, self._model, seeds, self._images)
 
     def put(self, ids: Ids, drawn: Drawn) -> None:
-        """Give envs `ids` [M] the values of `drawn` [M, ...]; physics acts from their next `forward` on."""
+        """Set the values of environments `ids` [M] to `drawn` [M, ...]; physics has them from the next `forward` on."""
         mine = {name: drawn[name] for name in self._values}
         for name, value in mine.items():
             self._values[name][ids] = value
@@ -67,7 +67,7 @@ class RandomisedEnvs:
     def delay(
         self, actions: NDArray[np.float32], step: NDArray[np.int32], ids: Ids | None
     ) -> tuple[NDArray[np.float32], Ids | None]:
-        """The actions [B, D] that arrive at steps `step` [B], and which of `ids` they arrive at; None for all."""
+        """Actions [B, D] that arrive at steps `step` [B], and the environments of `ids` that they reach (or None)."""
         if self._late_actions is None:
             return actions, ids
         latency = self._values["action_latency"]
@@ -79,10 +79,10 @@ class RandomisedEnvs:
     def sense(
         self, streams: Streams, time: NDArray[np.float64], ids: Ids, step: NDArray[np.int32], seeds: NDArray[np.int64]
     ) -> tuple[Streams, NDArray[np.float64]]:
-        """What envs `ids` [M] are given of what they captured, and when it was captured.
+        """Observations of environments `ids` [M] after noise and latency, and their capture times.
 
         Args:
-            streams, time: [M, ...], captured now; owned.
+            streams, time: [M, ...], captured now; written in place.
             step, seeds: [M] step within the episode, and the episode's seed.
         """
         self._noise.add(streams, seeds, step)
@@ -94,7 +94,7 @@ class RandomisedEnvs:
         return late, late.pop("/time")
 
     def parts(self) -> Streams:
-        """Live arrays [B, ...] of all that makes envs differ; after writing to them, call `renew`."""
+        """Live arrays [B, ...] of the randomisation's state; call `renew` after writing to them."""
         parts: Streams = {f"drawn/{name}": value for name, value in self._values.items()}
         for what, late in (("actions", self._late_actions), ("streams", self._late_streams)):
             if late is not None:
@@ -102,5 +102,5 @@ class RandomisedEnvs:
         return parts
 
     def renew(self, ids: Ids) -> None:
-        """Let the drawn values of envs `ids` act."""
+        """Apply the drawn values of environments `ids` again."""
         self.put(ids, {name: value[ids] for name, value in self._values.items()})

@@ -1,4 +1,4 @@
-"""Which things are randomised, and how far: the settings, checked."""
+"""Settings of domain randomisation: ranges of the randomised values, checked."""
 
 import math
 from collections.abc import Mapping
@@ -21,24 +21,25 @@ _LATENCIES = ("action_latency", "observation_latency")
 
 @dataclass(frozen=True)
 class Ranges:
-    """What is drawn anew for each episode, uniformly; what is left at its default is not randomised.
+    """Ranges of values drawn uniformly for each episode; a default leaves a value unchanged.
 
     Attributes:
         friction: Factor of the friction of all geoms, sliding, torsional and rolling.
         mass: Factor of the mass and inertia of each body.
         gains: Factors of each actuator's stiffness (or strength) and damping. Damping is raised no further than the
             joint's armature bears at the model's timestep.
-        colour: Largest change of each geom's red, green and blue, which are from 0 to 1. Of this and the other changes,
-            a pair gives the least and the largest, so that nothing nearer is drawn.
+        colour: Largest change of each geom's red, green and blue (0 to 1). Here and for the other changes, a pair gives
+            the least and the largest size.
         light: Factor of each light's brightness.
         light_dir: Largest turn of each light's direction about each axis, rad.
         camera_pos: Largest offset of each camera along each of its own axes, m.
         camera_rot: Largest turn of each camera about each of its own axes, rad.
         sensor_noise: Standard deviation of Gaussian noise by stream, in the stream's unit; or one share of each
             reading, for all one-dimensional float streams.
-        action_latency: Control steps by which actions come late, lowest and highest. Until the first arrives, the
-            controls of the start are held.
-        observation_latency: Control steps by which all streams come late; until then the first observation is seen.
+        action_latency: Lowest and highest delay of actions, control steps. Until the first arrives, the controls of the
+            start are held.
+        observation_latency: Lowest and highest delay of all streams, control steps; until then the first observation is
+            seen.
     """
 
     friction: Range | None = None

@@ -1,4 +1,4 @@
-"""Noise on what envs sense, and how late it comes: of streams, and of actions."""
+"""Sensor noise, and latencies of streams and actions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ class SensorNoise:
 
     Args:
         sensor_noise: As in `Ranges`.
-        streams: What is sensed.
+        streams: Streams of observations.
     """
 
     def __init__(self, sensor_noise: float | Mapping[str, float], streams: Streams) -> None:
@@ -48,13 +48,13 @@ class SensorNoise:
 
 
 class Late:
-    """Values of B envs that come a few steps late.
+    """Delay line of values of B environments.
 
     Args:
         shapes: Name to shape and dtype of one env's value.
         count: B.
         most: The largest latency in steps.
-        where: The setting, for errors.
+        where: Name of the setting, for errors.
 
     Attributes:
         kept: Name to [B, most + 1, ...], the last values of each env, at step modulo (most + 1).
@@ -64,15 +64,15 @@ class Late:
         self._slots = most + 1
         size = sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in shapes.values())
         if size * count * self._slots > MAX_BYTES:
-            what = f"{count} envs keep {self._slots} times {size} bytes"
+            what = f"{count} environments keep {self._slots} times {size} bytes"
             raise ConfigError(what, where, "choose fewer environments, fewer pixels or a smaller latency")
         self.kept = {name: np.zeros((count, self._slots, *shape), kind) for name, (shape, kind) in shapes.items()}
 
     def pass_on(
         self, values: Mapping[str, NDArray[Any]], ids: Ids, step: NDArray[np.int32], latency: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
-        """Take the values [M, ...] of envs `ids` [M] at their steps `step` [M], and give those of `latency` [M] steps
-        before, the first where there were none yet."""
+        """Store the values [M, ...] of environments `ids` [M] at steps `step` [M]; returns those of `latency` [M] steps
+        before, or the first."""
         now, then = step % self._slots, np.maximum(step - latency, 0) % self._slots
         late = {}
         for name, value in values.items():
@@ -82,7 +82,7 @@ class Late:
 
 
 def late_streams(ranges: Ranges, streams: Streams, count: int) -> Late | None:
-    """What keeps observations and their times (`/time`), or None without observation latency."""
+    """Delay line of observations and their times (`/time`), or None without observation latency."""
     if not ranges.observation_latency[1]:
         return None
     shapes: dict[str, tuple[tuple[int, ...], str]] = {s.name: (s.shape, s.dtype) for s in streams}
@@ -91,7 +91,7 @@ def late_streams(ranges: Ranges, streams: Streams, count: int) -> Late | None:
 
 
 def late_actions(ranges: Ranges, action_dim: int, count: int) -> Late | None:
-    """What keeps actions, or None without action latency."""
+    """Delay line of actions, or None without action latency."""
     if not ranges.action_latency[1]:
         return None
     return Late({"action": ((action_dim,), "float32")}, count, ranges.action_latency[1], "randomise.action_latency")

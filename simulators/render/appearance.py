@@ -1,4 +1,4 @@
-"""What a model looks like, read once from a MuJoCo model into the arrays that the ray caster draws."""
+"""Appearance of a MuJoCo model, read once into the arrays that the ray caster draws."""
 
 from typing import NamedTuple
 
@@ -18,22 +18,21 @@ _KINDS = {
     int(_GEOM.mjGEOM_BOX): BOX,
 }
 _VISIBLE_GROUPS = 3  # 0, 1 and 2, as in MuJoCo's default visualisation options
-_UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom's default colour, which gives way to its material's
-_PLAIN = 8.0  # of 255: how much a texture may vary and still count as one colour
+_UNSET_RGBA = (0.5, 0.5, 0.5, 1.0)  # default colour of a geom; its material's replaces it
+_PLAIN = 8.0  # of 255: largest standard deviation of a texture that counts as one colour
 _SKY_ROWS = 64
 _SHADOW_SIDE = 1024
 _SHADOW_DISTANCE = 100.0  # of the shadow camera of a directional light, in scene radii: rays are almost parallel
 
 
 class Scene(NamedTuple):
-    """What is drawn: V geoms, opaque ones first, and L lights, the first of them the headlight.
+    """Visible scene: V geoms, opaque ones first, and L lights, the first of them the headlight.
 
     Attributes:
-        layers: [K, 2] int64 first and last (excluded) geom of what is drawn one over the other: all opaque geoms, then
-            each translucent one.
+        layers: [K, 2] int64 first and last (excluded) geom of each layer: all opaque geoms, then each translucent one.
         kind: [V] int32, one of `kernels.PLANE` to `kernels.BOX`.
-        size: [V, 3] ellipsoid: semi-axes; capsule and cylinder: radius, half length; box and plane: half sizes, which
-            are infinite for an infinite plane. m.
+        size: [V, 3] ellipsoid: semi-axes; capsule and cylinder: radius, half length; box and plane: half sizes,
+            infinite for an infinite plane. m.
         reach: [V, 3] half sizes of the box around each geom in its own frame, m.
         colour: [V, 3] RGB from 0 to 1.
         alpha: [V] opacity.
@@ -67,7 +66,7 @@ class Scene(NamedTuple):
 
 
 def build_scene(model: mujoco.MjModel, shadows: bool) -> tuple[NDArray[np.int32], Scene]:
-    """Indices of the visible geoms, opaque ones first, and everything known of them, the sky and the lights."""
+    """Indices of the visible geoms, opaque ones first, and the scene of them, the sky and the lights."""
     rgba = _geom_rgba(model)
     visible = np.isin(model.geom_type, list(_KINDS)) & (model.geom_group < _VISIBLE_GROUPS) & (rgba[:, 3] > 0)
     geoms = np.flatnonzero(visible).astype(np.int32)
@@ -101,7 +100,7 @@ def build_scene(model: mujoco.MjModel, shadows: bool) -> tuple[NDArray[np.int32]
 
 
 def beyond_rays(model: mujoco.MjModel) -> str:
-    """What the ray caster cannot draw of the visible parts of a model, such as `mesh hand`; empty if nothing."""
+    """First visible geom that the ray caster cannot draw, such as `mesh hand`; empty if there is none."""
     wrong = (
         (model.geom_group < _VISIBLE_GROUPS) & (_geom_rgba(model)[:, 3] > 0) & ~np.isin(model.geom_type, list(_KINDS))
     )
@@ -113,7 +112,7 @@ def beyond_rays(model: mujoco.MjModel) -> str:
 
 
 def patterned(model: mujoco.MjModel) -> bool:
-    """Whether a visible geom has a texture of more than one colour, of which the ray caster draws the mean."""
+    """Whether a visible geom has a texture of more than one colour; the ray caster draws its mean."""
     for g in np.flatnonzero((model.geom_group < _VISIBLE_GROUPS) & (model.geom_matid >= 0)):
         texture = int(model.mat_texid[model.geom_matid[g], int(mujoco.mjtTextureRole.mjTEXROLE_RGB)])
         if texture >= 0 and _texels(model, texture).std((0, 1)).max() > _PLAIN:
@@ -122,7 +121,7 @@ def patterned(model: mujoco.MjModel) -> bool:
 
 
 def opaque_geoms(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """[G] whether nothing is seen through a geom."""
+    """[G] whether a geom is opaque."""
     return _geom_rgba(model)[:, 3] >= 1
 
 
@@ -137,7 +136,7 @@ def texture_tint(model: mujoco.MjModel) -> NDArray[np.float32]:
 
 
 def _geom_rgba(model: mujoco.MjModel) -> NDArray[np.float32]:
-    """[G, 4]: a geom's own colour where set, else its material's, times the mean of the material's texture."""
+    """[G, 4] colours of geoms, or of their materials for those without one, times the mean of the texture."""
     rgba = np.array(model.geom_rgba)
     unset = (rgba == np.array(_UNSET_RGBA, np.float32)).all(axis=1) & (model.geom_matid >= 0)
     rgba[unset] = model.mat_rgba[model.geom_matid[unset]]
@@ -193,7 +192,7 @@ def _sky(model: mujoco.MjModel) -> NDArray[np.float32]:
 def _lights(
     model: mujoco.MjModel,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
-    """`ambient`, `lights` and `light_pose` of `Scene`, and which lights cast shadows."""
+    """`ambient`, `lights` and `light_pose` of `Scene`, and [L] whether a light casts shadows."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     mujoco.mj_comPos(model, data)

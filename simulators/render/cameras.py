@@ -1,4 +1,4 @@
-"""The cameras of a batch of bodies: pictures, depth and segmentation from the batch's arrays."""
+"""Cameras of a batch of environments: pictures, depth and segmentation from the batch's arrays."""
 
 import os
 from collections.abc import Sequence
@@ -20,27 +20,26 @@ from simulators.render.view import KINDS, Fields, Painter, View
 
 RENDERERS = ("auto", "ray", "gl", "quality")
 MIN_SIDE, MAX_SIDE, MAX_VIEWS, MAX_BYTES = 8, 2048, 16, 2**34
-"""From this many pixels on, `auto` prefers MuJoCo's own renderer, which draws highlights and textures too."""
 
 
 class Cameras:
-    """Draws views of a batch of bodies: geoms of groups 0 to 2, as MuJoCo shows them by default, and nothing else.
+    """Views of a batch of environments: geoms of groups 0 to 2, as MuJoCo shows them by default, and nothing else.
 
     Args:
-        model: What the bodies are of; its looks are read once, here.
+        model: Model of the environments; its looks are read once, here.
         views: One or more.
         renderer: `ray` casts rays at primitives on the CPU, `gl` is MuJoCo's own renderer without shadows and smooth
-            edges, `quality` the same with them, `auto` is `ray` for primitives, which it draws ten times faster than
-            `gl` at any size, and `gl` for meshes and textures.
+            edges, `quality` the same with them, `auto` is `ray` for primitives, ten times faster than `gl` at any
+            size, and `gl` for meshes and textures.
         threads: 0 for one per CPU.
 
     Attributes:
-        streams: What the views give, such as `front_rgb`, in the order of the views and their kinds.
+        streams: Streams of the views, such as `front_rgb`, in the order of the views and their kinds.
         fields: MjData fields that `render` reads.
-        renderer: What is used: `ray`, `gl` or `quality`.
+        renderer: Renderer in use: `ray`, `gl` or `quality`.
 
     Raises:
-        ConfigError: An unknown camera, kind or renderer, a size out of range, or `ray` for what it cannot draw.
+        ConfigError: An unknown camera, kind or renderer, a size out of range, or `ray` for a model beyond it.
         InfrastructureError: GL is needed and none works here.
     """
 
@@ -58,21 +57,21 @@ class Cameras:
         self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
         self.fields = self._painter.fields
 
-    def check_memory(self, bodies: int) -> None:
-        """Raise a `ConfigError` if the pictures of so many bodies would take more than 16 GiB."""
-        if bodies * self._bytes > MAX_BYTES:
-            what = f"pictures of {bodies} bodies take {bodies * self._bytes / 2**30:.0f} GiB"
-            raise ConfigError(what, "cameras", "draw fewer bodies or fewer pixels; 16 GiB are the most")
+    def check_memory(self, envs: int) -> None:
+        """Raise a `ConfigError` if the pictures of `envs` environments would take more than 16 GiB."""
+        if envs * self._bytes > MAX_BYTES:
+            what = f"pictures of {envs} environments take {envs * self._bytes / 2**30:.0f} GiB"
+            raise ConfigError(what, "cameras", "draw fewer environments or fewer pixels; 16 GiB are the most")
 
     def render(
         self, fields: Fields, ids: ArrayLike | None = None, looks: Looks | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Draw all bodies, or some.
+        """Draw all environments, or some.
 
         Args:
             fields: `self.fields` to [B, ...], as a batch binds them; poses must be up to date.
-            ids: Which bodies, [N]; all where None.
-            looks: Appearance of all B bodies, whichever are drawn.
+            ids: [N] indices of environments; None for all.
+            looks: Appearance of all B environments.
 
         Returns:
             Stream name to owned [N, *shape].
@@ -83,14 +82,14 @@ class Cameras:
         """
         if self._painter is None:
             raise ConfigError("the cameras are closed", "cameras", "make new ones")
-        bodies = len(fields["cam_xpos"])
-        rows = np.arange(bodies) if ids is None else np.asarray(ids).ravel()
-        if len(rows) and not (np.issubdtype(rows.dtype, np.integer) and 0 <= rows.min() <= rows.max() < bodies):
-            raise ConfigError(f"body ids {rows}", "ids", f"give integers below {bodies}")
+        envs = len(fields["cam_xpos"])
+        rows = np.arange(envs) if ids is None else np.asarray(ids).ravel()
+        if len(rows) and not (np.issubdtype(rows.dtype, np.integer) and 0 <= rows.min() <= rows.max() < envs):
+            raise ConfigError(f"environment ids {rows}", "ids", f"give integers below {envs}")
         rows = rows.astype(np.int64)
         self.check_memory(len(rows))
         looks = looks or Looks()
-        looks.check(self._model, bodies)
+        looks.check(self._model, envs)
         streams = {stream.name: np.empty((len(rows), *stream.shape), stream.dtype) for stream in self.streams}
         poses = [turned(looks, fields["cam_xpos"], fields["cam_xmat"], rows, camera) for camera in self._cameras]
         pictures = [{kind: streams[f"{view.camera}_{kind}"] for kind in view.kinds} for view in self._views]
@@ -106,7 +105,7 @@ class Cameras:
 
 
 def choose(model: mujoco.MjModel, renderer: str) -> str:
-    """The renderer that is meant: `auto` as explained in `Cameras`, others as they are.
+    """Renderer of a setting: `auto` is resolved as explained in `Cameras`.
 
     Raises:
         ConfigError, InfrastructureError: As `Cameras`.
@@ -131,7 +130,7 @@ def choose(model: mujoco.MjModel, renderer: str) -> str:
 
 
 def _checked(model: mujoco.MjModel, view: View) -> int:
-    """Index of a view's camera, after a look at the view's values."""
+    """Index of a view's camera, once the view's values are checked."""
     camera = camera_id(model, view.camera)
     for kind in view.kinds:
         if kind not in KINDS:

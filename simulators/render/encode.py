@@ -17,12 +17,12 @@ _DEADLINE_S = 300.0
 
 
 class Mp4Writer:
-    """Encodes RGB frames as H.264 (yuv420p, which every player knows). Use it as a context manager.
+    """Writer of RGB frames as H.264 (yuv420p, known to every player). Use it as a context manager.
 
     Leaving the context finishes the file and renames it into place; leaving by an exception discards it.
 
     Args:
-        path: The file to make; its folder is made too.
+        path: File to make; its folder is made too.
         width: Pixels, even.
         height: Pixels, even.
         fps: Frames per second of playback.

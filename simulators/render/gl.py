@@ -1,7 +1,7 @@
-"""MuJoCo's own renderer without a display: finding a GL that works, and drawing with shadows and smooth edges.
+"""MuJoCo's own renderer without a display: search for a working GL, and drawing with shadows and smooth edges.
 
 The environment variable `EMBODIED_GL` chooses: unset for the first that works, `egl` or `osmesa` for that one only,
-`off` for none, so that everything is drawn by the ray caster.
+`off` for none, which leaves all drawing to the ray caster.
 """
 
 import functools
@@ -22,7 +22,7 @@ BACKENDS = ("egl", "osmesa")
 GL_PACKAGES = "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 GL_HINT = f"for full-quality videos: {GL_PACKAGES}"
 _PROBE_S = 30.0
-# On a CPU it is triangles that cost, then samples per pixel.
+# On a CPU, triangles cost most, then samples per pixel.
 _QUALITY = {"offsamples": 4, "shadowsize": 2048, "numslices": 20, "numstacks": 10}
 _LEAN = {"offsamples": 0, "shadowsize": 0, "numslices": 8, "numstacks": 4, "numquads": 1}
 
@@ -45,9 +45,9 @@ print("drawn" if image[3:5, 3:5].min() > 40 else "dark", flush=True)
 
 
 def find_gl() -> str | None:
-    """The GL backend that draws here, `egl` or `osmesa`, or None; tried once per process and setting.
+    """GL backend that draws here, `egl` or `osmesa`, or None; tried once per process and setting.
 
-    Takes about a second the first time, and at most a minute where a GL hangs.
+    The first call takes about a second, and at most a minute if a GL hangs.
 
     Raises:
         ConfigError: `EMBODIED_GL` has a value that means nothing.
@@ -59,7 +59,7 @@ def find_gl() -> str | None:
         return None
     candidates = [wanted] if wanted else list(BACKENDS)
     if "OpenGL" in sys.modules:
-        # PyOpenGL binds one platform when it is imported; no other can be had in this process.
+        # PyOpenGL binds one platform at import; no other is available in this process.
         candidates = [name for name in candidates if name == os.environ.get("PYOPENGL_PLATFORM", "").lower()]
     return next((name for name in candidates if _draws(name)), None)
 
@@ -78,10 +78,10 @@ def _draws(backend: str) -> bool:
 
 
 class GLRenderer:
-    """Draws a model for videos. Use it in the thread that made it, and close it.
+    """Renderer of a model for videos. Use it in the thread that made it, and close it.
 
     Args:
-        model: Any model; it is left as it is.
+        model: Any model; it is not changed.
         width: Pixels.
         height: Pixels.
         lean: Without shadows, reflections and smooth edges.
@@ -97,7 +97,7 @@ class GLRenderer:
         self._window, self._context = open_context(model, width, height, lean)
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
-        """[H, W, 3] RGB of `data`, whose poses are up to date, through a camera of the model.
+        """[H, W, 3] RGB of `data`, with poses up to date, through a camera of the model.
 
         Raises:
             ConfigError: Unknown camera.
@@ -129,7 +129,7 @@ class GLRenderer:
 def open_context(model: mujoco.MjModel, width: int, height: int, lean: bool = False) -> tuple[Any, mujoco.MjrContext]:
     """A window that is current in this thread, and a context to draw into it: smooth and with shadows, or `lean`.
 
-    MuJoCo takes size and quality from the model only, which has them meanwhile.
+    MuJoCo takes size and quality from the model only; they are set there for the duration of the call.
 
     Raises:
         InfrastructureError: No GL that works.
@@ -137,7 +137,7 @@ def open_context(model: mujoco.MjModel, width: int, height: int, lean: bool = Fa
     backend = find_gl()
     if backend is None:
         raise InfrastructureError("no GL library draws here", "render", GL_HINT)
-    # MuJoCo reads MUJOCO_GL when it is imported, which has happened; its context classes can be taken directly.
+    # MuJoCo reads MUJOCO_GL at import, which has happened; its context classes can be used directly.
     os.environ.setdefault("PYOPENGL_PLATFORM", backend)
     window = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
     window.make_current()

@@ -24,12 +24,12 @@ _POSES = ("geom_xpos", "geom_xmat", "light_xpos", "light_xdir")
 
 
 class GLPainter:
-    """Rasterises each view of a batch; see `view.Painter`.
+    """Painter of views by GL; see `view.Painter`.
 
     Args:
         model: Any model.
-        views: What to draw.
-        threads: Each draws a part of the batch in a context of its own.
+        views: Views to draw.
+        threads: Threads; each draws a part of the batch in a context of its own.
         quality: Whether with shadows, reflections, smooth edges and finer round geoms.
 
     Raises:
@@ -42,7 +42,7 @@ class GLPainter:
         self._hands = [ThreadPoolExecutor(1, "render") for _ in range(threads)]
         self._easels: list[_Easel] = []
         try:
-            for hand in self._hands:  # one after the other: each changes the model for a moment
+            for hand in self._hands:  # one after the other: each changes the model for a short time
                 self._easels.append(_result(hand.submit(_Easel, model, views, quality)))
         except Exception:
             self.close()
@@ -127,7 +127,7 @@ class _Easel:
         self._window.free()
 
     def _compose(self, camera: int, looks: Looks, row: int) -> None:
-        """Bring the scene up to what a camera sees of one body."""
+        """Update the scene to one environment as a camera sees it."""
         self._camera.fixedcamid = camera
         mujoco.mjv_updateScene(self._model, self._data, self._option, None, self._camera, _EVERY, self._scene)
         self._scene.flags[_SHADOW] = self._scene.flags[_REFLECTION] = self._quality

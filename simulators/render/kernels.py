@@ -1,9 +1,9 @@
 """The ray caster's inner loops, compiled by numba.
 
-Everything is done in the frame of the geom at hand. Camera space looks along -z, so the ray through image point (u, v)
+All arithmetic is in the frame of one geom. Camera space looks along -z, so the ray through image point (u, v)
 is (u, v, -1) and the ray parameter t is the depth along the optical axis. In a geom's frame a ray's direction is
-linear in u along an image row, which leaves a few multiply-adds per pixel; the loops over a row have no branches, so
-that LLVM turns them into vector code. Numbers are float32 and division by zero gives infinity, on purpose.
+linear in u along an image row: a few multiply-adds per pixel. The loops over a row have no branches, so that LLVM
+turns them into vector code. Numbers are float32 and division by zero gives infinity, on purpose.
 
 `scene` is an `appearance.Scene`. All kernels are in one file because numba's cache notices changes of the file that
 holds a kernel only.
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, Any] = {
 
 @njit(inline="always")
 def _ellipsoid(o0, o1, o2, d0, d1, d2):  # type: ignore[no-untyped-def]
-    """Depth at which a ray enters the unit sphere; the point nearest to the centre comes first, for precision."""
+    """Depth of a ray's entry into the unit sphere; the point nearest to the centre comes first, for precision."""
     a = d0 * d0 + d1 * d1 + d2 * d2
     mid = -(o0 * d0 + o1 * d1 + o2 * d2) / a
     q0, q1, q2 = o0 + mid * d0, o1 + mid * d1, o2 + mid * d2
@@ -43,7 +43,7 @@ def _ellipsoid(o0, o1, o2, d0, d1, d2):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _tube(o0, o1, d0, d1, r):  # type: ignore[no-untyped-def]
-    """Depths at which a ray enters and leaves the infinite cylinder about z."""
+    """Depths of a ray's entry into and exit from the infinite cylinder about z."""
     a = max(d0 * d0 + d1 * d1, _TINY)
     mid = -(o0 * d0 + o1 * d1) / a
     q0, q1 = o0 + mid * d0, o1 + mid * d1
@@ -145,7 +145,7 @@ def screen_bounds(f, reach, us, vs):  # type: ignore[no-untyped-def]
     du, dv = us[1] - us[0], vs[0] - vs[1]
     x0, x1 = np.floor((u0 - us[0]) / du), np.ceil((u1 - us[0]) / du) + 1.0
     y0, y1 = np.floor((vs[0] - v1) / dv), np.ceil((vs[0] - v0) / dv) + 1.0
-    # Clamped as floats: a geom beside the near plane projects beyond what an integer holds.
+    # Clamped as floats: a geom beside the near plane projects beyond the range of an integer.
     x0, x1 = min(max(x0, 0.0), float(wide)), min(max(x1, 0.0), float(wide))
     y0, y1 = min(max(y0, 0.0), float(high)), min(max(y1, 0.0), float(high))
     if not (x0 < x1 and y0 < y1):  # not in view, or a pose that is not a number
@@ -271,7 +271,7 @@ def _aim(scene, pos, mat, frame, beam):  # type: ignore[no-untyped-def]
 
 @njit(**_OPTIONS)
 def _shade(layer, scene, frame, beam, us, vs, depth, hit, cam_mat, shadow, to_light, image):  # type: ignore[no-untyped-def]
-    """Paint what `hit` shows of a layer into `image`; layer 0 paints the sky behind it too."""
+    """Paint the geoms of a layer in `hit` into `image`; layer 0 paints the sky behind it too."""
     height, width = hit.shape
     up0, up1, up2 = np.float32(cam_mat[6]), np.float32(cam_mat[7]), np.float32(cam_mat[8])
     sky, lights, ambient = scene.sky, scene.lights, scene.ambient

@@ -1,4 +1,4 @@
-"""How bodies of one model differ in appearance, for domain randomisation."""
+"""Appearance of environments of one model, for domain randomisation."""
 
 from dataclasses import dataclass, fields
 
@@ -11,13 +11,13 @@ from embodied.errors import ConfigError
 
 @dataclass
 class Looks:
-    """The appearance of B bodies; what is None is the model's.
+    """Appearance of B environments; None stands for the model's.
 
     Attributes:
         geom_rgba: [B, G, 4] colour and opacity from 0 to 1 of all the model's geoms, instead of their own or their
             material's. A geom that is opaque in the model stays so, one that is invisible too.
         light_diffuse: [B, L, 3] RGB of the model's lights.
-        light_dir: [B, L, 3] direction in which each light shines, world frame; of any length.
+        light_dir: [B, L, 3] direction of each light, world frame, of any length.
         cam_pos: [B, C, 3] offset of the model's cameras in their own frames, m.
         cam_rot: [B, C, 3] turn of the cameras in their own frames, as rotation vectors, rad.
     """
@@ -28,14 +28,14 @@ class Looks:
     cam_pos: NDArray[np.floating] | None = None
     cam_rot: NDArray[np.floating] | None = None
 
-    def check(self, model: mujoco.MjModel, bodies: int) -> None:
-        """Raise `ConfigError` unless the arrays are of `bodies` bodies of this model."""
+    def check(self, model: mujoco.MjModel, envs: int) -> None:
+        """Raise `ConfigError` unless the arrays have the shapes of `envs` environments of this model."""
         shapes = {
-            "geom_rgba": (bodies, model.ngeom, 4),
-            "light_diffuse": (bodies, model.nlight, 3),
-            "light_dir": (bodies, model.nlight, 3),
-            "cam_pos": (bodies, model.ncam, 3),
-            "cam_rot": (bodies, model.ncam, 3),
+            "geom_rgba": (envs, model.ngeom, 4),
+            "light_diffuse": (envs, model.nlight, 3),
+            "light_dir": (envs, model.nlight, 3),
+            "cam_pos": (envs, model.ncam, 3),
+            "cam_rot": (envs, model.ncam, 3),
         }
         for field in fields(self):
             given = getattr(self, field.name)
@@ -47,14 +47,14 @@ class Looks:
 def turned(
     looks: Looks, cam_xpos: NDArray[np.floating], cam_xmat: NDArray[np.floating], rows: NDArray[np.int64], camera: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where one camera of bodies `rows` [N] is, offsets included.
+    """Pose of one camera in environments `rows` [N], offsets included.
 
     Args:
         looks: The offsets.
         cam_xpos: [B, C, 3] positions of all cameras, world frame, m.
         cam_xmat: [B, C, 9] or [B, C, 3, 3] their rotation matrices.
-        rows: Which bodies.
-        camera: Which camera.
+        rows: [N] indices of environments.
+        camera: Index of the camera.
 
     Returns:
         [N, 3] positions and [N, 9] rotation matrices.

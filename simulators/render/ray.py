@@ -1,8 +1,8 @@
 """Images without GL: a batched ray caster for planes, boxes, spheres, capsules, cylinders and ellipsoids.
 
-It draws what MuJoCo's own renderer draws of a model made of primitives: geom groups 0 to 2, flat colours, the
-headlight and the model's lights by Lambert's law, the sky, and on request the shadows of one light. It does not draw
-meshes, height fields, sites, textures (their mean colour instead), reflections or highlights.
+It draws a model made of primitives as MuJoCo's own renderer does: geom groups 0 to 2, flat colours, the headlight and
+the model's lights by Lambert's law, the sky, and on request the shadows of one light. It does not draw meshes, height
+fields, sites, textures (their mean colour instead), reflections or highlights.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -31,16 +31,16 @@ def camera_id(model: mujoco.MjModel, camera: str) -> int:
 
 
 class RayCaster:
-    """Draws one camera of one model for a batch of states.
+    """Camera of one model, for a batch of states.
 
     Args:
-        model: Colours, lights and textures are read once, here; lights stay where the reference configuration has them.
+        model: Colours, lights and textures are read once, here; lights stay as in the reference configuration.
         camera: Name of a camera; perspective, with the model's `fovy`.
         width: Pixels, at least 2.
         height: Pixels, at least 2.
         supersample: Each pixel is the mean of supersample x supersample rays.
         shadows: Whether the first light that casts shadows in the model does so here.
-        threads: The batch is divided among so many threads.
+        threads: Threads among which the batch is divided.
 
     Raises:
         ConfigError: Unknown camera, or a size out of range.
@@ -112,7 +112,7 @@ class RayCaster:
         """Depth and segmentation, one value per ray; arguments as in `render`.
 
         Returns:
-            Depth along the optical axis in m, infinite where nothing is hit, and the geom seen or -1; both [B, H, W].
+            Depth along the optical axis in m, infinite for no geom, and the geom seen or -1; both [B, H, W].
         """
         poses = self._visible(geom_xpos, geom_xmat, cam_xpos, cam_xmat)
         shape = (len(poses[0]), len(self._vs), len(self._us))

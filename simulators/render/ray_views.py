@@ -1,4 +1,4 @@
-"""Views drawn by the fast ray caster: what it is told of a model, its looks and its cameras."""
+"""Views drawn by the fast ray caster: its tables of a model, of looks and of cameras."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +21,15 @@ _LIGHTS = 2
 _NO_IMAGES = np.empty((1, 0, 0, 3), np.uint8)
 _NO_DEPTH, _NO_GEOMS = np.empty((1, 0, 0), np.float32), np.empty((1, 0, 0), np.int32)
 
-Bodies = tuple[NDArray[np.float64], ...]
-"""Poses of N bodies: geoms [N, V, 3], [N, V, 9], camera [N, 3], [N, 9]."""
+EnvPoses = tuple[NDArray[np.float64], ...]
+"""Poses of N environments: geoms [N, V, 3], [N, V, 9], camera [N, 3], [N, 9]."""
 
 
 class RayPainter:
-    """Casts rays for each view of a batch; see `view.Painter`.
+    """Painter of views by rays; see `view.Painter`.
 
     Pictures of a model lit by more than the headlight and one directional light are drawn by the slower kernels that
-    draw videos. Lights stay where the reference configuration has them.
+    draw videos. Lights stay as in the reference configuration.
     """
 
     fields: tuple[str, ...] = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat")
@@ -64,17 +64,17 @@ class RayPainter:
         paint = self._mixed(looks, rows) if coloured and self._simple else self._paint
         turned = looks.cam_pos is not None or looks.cam_rot is not None
         for at, (pose, picture) in enumerate(zip(poses, pictures, strict=True)):
-            bodies, keep = (pos, mat, *pose), self._still[at] and not turned
+            envs, keep = (pos, mat, *pose), self._still[at] and not turned
             if "rgb" in picture and self._simple:
-                self._draw(at, bodies, paint, keep and not coloured, picture["rgb"], _NO_DEPTH, _NO_GEOMS)
+                self._draw(at, envs, paint, keep and not coloured, picture["rgb"], _NO_DEPTH, _NO_GEOMS)
             elif "rgb" in picture:
                 scenes = [self._scene_of(looks, row) for row in rows] if coloured else [self._scene]
-                self._draw_slowly(at, bodies, scenes, picture["rgb"])
+                self._draw_slowly(at, envs, scenes, picture["rgb"])
             if "depth" in picture or "segmentation" in picture:
                 shape = (len(rows), len(self._rays[at].vs), self._rays[at].width)
                 depth = picture["depth"] if "depth" in picture else np.empty(shape, np.float32)
                 seen = picture["segmentation"] if "segmentation" in picture else np.empty(shape, np.int32)
-                self._draw(at, bodies, self._numbers, keep, _NO_IMAGES, depth, seen)
+                self._draw(at, envs, self._numbers, keep, _NO_IMAGES, depth, seen)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -84,7 +84,7 @@ class RayPainter:
     def _draw(
         self,
         at: int,
-        bodies: Bodies,
+        envs: EnvPoses,
         paint: Paint,
         keep: bool,
         images: NDArray[np.uint8],
@@ -92,21 +92,21 @@ class RayPainter:
         seen: NDArray[np.int32],
     ) -> None:
         """Draw view number `at` into `images`, or with a flat paint into `depth` and `seen`."""
-        rays, count = self._rays[at], len(bodies[0])
-        kept = self._fixed_part(at, bodies, paint) if keep else _layer(rays, 0)
+        rays, count = self._rays[at], len(envs[0])
+        kept = self._fixed_part(at, envs, paint) if keep else _layer(rays, 0)
 
         def some(part: slice) -> None:
             own = paint if len(paint.base) == 1 else _some(paint, part)
             top = np.full(kept.colour.shape, NOTHING, np.int32)
             into = [values[part] if len(values) == count else values for values in (images, depth, seen)]
-            draw(rays, self._table, *(pose[part] for pose in bodies), own, kept, _layer(rays, 0), top, *into)
+            draw(rays, self._table, *(pose[part] for pose in envs), own, kept, _layer(rays, 0), top, *into)
 
         self._spread(some, count)
 
-    def _fixed_part(self, at: int, bodies: Bodies, paint: Paint) -> Layer:
-        """What does not move as view number `at` sees it from the first body's camera, drawn once."""
+    def _fixed_part(self, at: int, envs: EnvPoses, paint: Paint) -> Layer:
+        """Layer of the fixed geoms in view number `at`, from the first environment's camera, drawn once."""
         fixed = self._table.fixed
-        pos, mat, eye, axes = (pose[:1] for pose in bodies)
+        pos, mat, eye, axes = (pose[:1] for pose in envs)
         pos, mat = np.ascontiguousarray(pos[:, :fixed]), np.ascontiguousarray(mat[:, :fixed])
         poses = np.concatenate([np.concatenate([eye, axes], axis=1), np.concatenate([pos[0], mat[0]], axis=1)])
         kept = self._kept.get((at, paint.flat))
@@ -119,18 +119,18 @@ class RayPainter:
             kept.poses[:] = poses
         return kept
 
-    def _draw_slowly(self, at: int, bodies: Bodies, scenes: list[Scene], images: NDArray[np.uint8]) -> None:
-        """Draw view number `at` in any light; each body has a scene, or all have the first."""
+    def _draw_slowly(self, at: int, envs: EnvPoses, scenes: list[Scene], images: NDArray[np.uint8]) -> None:
+        """Draw view number `at` in any light; each environment has a scene, or all have the first."""
         rays = self._rays[at]
         us = rays.us[: rays.width]
 
         def some(part: slice) -> None:
             if len(scenes) == 1:
-                kernels.draw(scenes[0], *(pose[part] for pose in bodies), us, rays.vs, 1, images[part])
+                kernels.draw(scenes[0], *(pose[part] for pose in envs), us, rays.vs, 1, images[part])
                 return
             for i in range(*part.indices(len(scenes))):
-                body = (pose[i : i + 1] for pose in bodies)
-                kernels.draw(scenes[i], *body, us, rays.vs, 1, images[i : i + 1])
+                one = (pose[i : i + 1] for pose in envs)
+                kernels.draw(scenes[i], *one, us, rays.vs, 1, images[i : i + 1])
 
         self._spread(some, len(images))
 
@@ -143,10 +143,10 @@ class RayPainter:
             list(self._pool.map(some, map(slice, edges[:-1], edges[1:]), timeout=_DEADLINE_S))
         except TimeoutError:
             what = f"{count} pictures took more than {_DEADLINE_S:g} s"
-            raise DeadlineExceeded(what, "render", "draw fewer bodies or fewer pixels") from None
+            raise DeadlineExceeded(what, "render", "draw fewer environments or fewer pixels") from None
 
     def _mixed(self, looks: Looks, rows: NDArray[np.int64]) -> Paint:
-        """The paint of bodies `rows`, of which N are told apart, or 1 where only the model's looks count."""
+        """Paint of environments `rows`: one row for each, or a single one if all have the model's looks."""
         scene = self._scene
         colour, alpha = scene.colour[None], scene.alpha[None]
         diffuse, to_light = np.zeros((len(rows), _LIGHTS, 3), np.float32), np.zeros((len(rows), 3), np.float32)
@@ -164,7 +164,7 @@ class RayPainter:
         return Paint(colour * glow, colour[:, :, None] * diffuse[:, None], to_light, alpha, False)
 
     def _scene_of(self, looks: Looks, row: int) -> Scene:
-        """The scene with the looks of one body, for the slower kernels."""
+        """Scene with the looks of one environment, for the slower kernels."""
         scene = self._scene
         lights, poses = scene.lights.copy(), scene.light_pose.copy()
         if looks.geom_rgba is not None:
@@ -177,7 +177,7 @@ class RayPainter:
         return scene._replace(lights=lights, light_pose=poses)
 
     def _dyed(self, rgba: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Colours [..., V, 3] and opacities [..., V] of `rgba` [..., V, 4]; what is opaque stays so."""
+        """Colours [..., V, 3] and opacities [..., V] of `rgba` [..., V, 4]; an opaque geom stays opaque."""
         rgba = np.clip(rgba, 0, 1).astype(np.float32)
         return rgba[..., :3] * self._tint, np.where(self._scene.alpha < 1, rgba[..., 3], np.float32(1))
 
@@ -191,7 +191,7 @@ def _some(paint: Paint, part: slice) -> Paint:
 
 
 def _numbers(geoms: NDArray[np.int32]) -> Paint:
-    """The flat paint whose colours are numbers of geoms."""
+    """Flat paint with numbers of geoms as colours."""
     count = len(geoms)
     base = np.stack([geoms & 255, geoms >> 8 & 255, geoms >> 16], axis=1).astype(np.float32)
     none, alpha = np.zeros((1, count, _LIGHTS, 3), np.float32), np.ones((1, count), np.float32)

@@ -1,6 +1,6 @@
-"""The fast ray caster: pictures of a batch of bodies, or depth and the geoms seen; compiled by numba.
+"""Fast ray caster: pictures of a batch of environments, or depth and the geoms seen; compiled by numba.
 
-What does not move is drawn once per camera, and copied as long as neither it nor the camera has moved.
+Fixed geoms are drawn once per camera, and copied as long as neither they nor the camera has moved.
 """
 
 import math
@@ -28,8 +28,8 @@ class ScanView(NamedTuple):
         us: [P] float32 across, at depth 1, of `width` columns and some more that fill the last lanes.
         vs: [H] float32 upwards, at depth 1, from the top row down.
         width: Columns.
-        limit: Inverse of the least depth that is seen, 1/m.
-        least: Inverse of the largest, which is the depth where nothing is.
+        limit: Inverse of the least visible depth, 1/m.
+        least: Inverse of the largest, the depth of empty pixels, 1/m.
     """
 
     us: NDArray[np.float32]
@@ -54,11 +54,11 @@ class Table(NamedTuple):
 
 
 class Paint(NamedTuple):
-    """Colours of V geoms from 0 to 255, for each of N bodies, or for all alike where N is 1.
+    """Colours of V geoms from 0 to 255, for each of N environments; N is 1 if all are alike.
 
     Attributes:
         base: [N, V, 3] without lights.
-        shine: [N, V, 2, 3] added by the headlight and by the other light where they fall straight on a surface.
+        shine: [N, V, 2, 3] added by the headlight and by the other light at normal incidence.
         to_light: [N, 3] direction to the other light, world frame.
         alpha: [N, V] opacity of translucent geoms.
         flat: Whether base is the number of a geom, byte by byte, to be written as it is.
@@ -74,7 +74,7 @@ class Paint(NamedTuple):
 class Layer(NamedTuple):
     """A drawing in progress: inverse depth and packed colours, both [H, P]; and a kept one's poses [1 + F, 12].
 
-    The poses are of the camera and the fixed geoms, position and rotation matrix; NaN where nothing was kept.
+    The poses of the camera and the fixed geoms are position and rotation matrix; NaN if nothing was kept.
     """
 
     depth: NDArray[np.float32]
@@ -108,7 +108,7 @@ def _begin(copy, kept, least, z, colour):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _fill_sky(view, sky, axes, colour):  # type: ignore[no-untyped-def]
-    """Colour what is NOTHING by the sine of its elevation."""
+    """Colour empty pixels (NOTHING) by the sine of their elevation."""
     up0, up1, up2 = np.float32(axes[6]), np.float32(axes[7]), np.float32(axes[8])
     last = len(sky) - 1
     for y in range(len(view.vs)):
@@ -122,7 +122,7 @@ def _fill_sky(view, sky, axes, colour):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _blend(share, top, colour):  # type: ignore[no-untyped-def]
-    """Lay what is not NOTHING in `top` over `colour` at opacity `share`, and clear it."""
+    """Blend the pixels of `top` other than NOTHING over `colour` at opacity `share`, and clear `top`."""
     for y in range(colour.shape[0]):
         for x in range(colour.shape[1]):
             if top[y, x] != NOTHING:
@@ -148,13 +148,13 @@ def _compiled(stamp):  # type: ignore[no-untyped-def]
 
     @njit(cache=True, **OPTIONS)
     def draw(view, table, pos, mat, eyes, axes, paint, kept, layer, top, images, depth, geoms):  # type: ignore[no-untyped-def]
-        """Draw N bodies.
+        """Draw N environments.
 
         Args:
-            view, table, paint: What to draw, and from where.
+            view, table, paint: Rays, geoms and their colours.
             pos, mat: [N, V, 3], [N, V, 9] float64 poses of the table's geoms, world frame.
             eyes, axes: [N, 3], [N, 9] float64 poses of the camera.
-            kept: The fixed geoms' layer, copied for bodies with its poses.
+            kept: Layer of the fixed geoms, copied for environments with its poses.
             layer, top: Scratch; `top` is NOTHING everywhere, and left so.
             images: [N, H, W, 3] uint8, filled unless the paint is flat.
             depth, geoms: [N, H, W] float32 and int32, filled if the paint is flat.

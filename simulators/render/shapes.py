@@ -1,7 +1,7 @@
-"""How the fast ray caster draws each kind of geom, row by row in inverse depth; compiled by numba.
+"""Kinds of geoms in the fast ray caster, drawn row by row in inverse depth; compiled by numba.
 
 A ray through image point (u, v) is d = (u, v, -1) in camera space, so its parameter t is the depth along the optical
-axis. With w = 1 / t, what needs divisions per pixel otherwise becomes linear along an image row. A face of a box or a
+axis. With w = 1 / t, depths are linear along an image row instead of quotients. A face of a box or a
 plane is w = B + A u. The nearer root of a quadric c w^2 - 2 b w + a = 0 is w = (b + sqrt(b^2 - a c)) / c; its
 discriminant is a quadratic form of (u, v, 1), whose zero is the silhouette and bounds the pixels of each row. The form
 is brought to the vertex of each row in float64, so that float32 does not cancel.
@@ -42,7 +42,7 @@ def _pack(red, green, blue):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _flat(base, shine, one, two):  # type: ignore[no-untyped-def]
-    """Colour of a face whose normal has these cosines with the two lights."""
+    """Colour of a face from the cosines of its normal with the two lights."""
     one, two = max(one, _ZERO), max(two, _ZERO)
     return _pack(base[0] + one * shine[0, 0] + two * shine[1, 0], base[1] + one * shine[0, 1] + two * shine[1, 1],
                  base[2] + one * shine[0, 2] + two * shine[1, 2])  # fmt: skip
@@ -60,7 +60,7 @@ def _columns(low, high, box, us):  # type: ignore[no-untyped-def]
 
 
 # Rows of a quadric's form: w = (L0 u + L1 v + L2) + sqrt((K2 (u - m) + k) (u - m) + D), with m = M1 v + M0,
-# k = K1 v + K0, D = (D2 v + D1) v + D0; W is -1 / K2 where the silhouette bounds a row, else 0.
+# k = K1 v + K0, D = (D2 v + D1) v + D0; W is -1 / K2 if the silhouette bounds a row, else 0.
 M1, M0, K1, K0, D2, D1, D0, K2, L0, L1, L2, W = range(12)
 
 

@@ -40,7 +40,7 @@ class Clip:
     Attributes:
         states: [L + 1, S] float64 simulator states (mjSTATE_INTEGRATION), the start first.
         caption: A few words shown on the picture.
-        outcome: How it ended; colours the border of the last picture.
+        outcome: Outcome of the episode; colours the border of the last picture.
     """
 
     states: NDArray[np.float64]
@@ -49,7 +49,7 @@ class Clip:
 
 
 class Video(NamedTuple):
-    """What was written: the renderer, frames, pixels, and a line on what better pictures need, or nothing."""
+    """Properties of a written video: the renderer, frames, pixels, and a hint on better pictures or an empty text."""
 
     renderer: str
     frames: int
@@ -69,13 +69,13 @@ def write_video(
     """Write clips as an mp4 of one state per frame: up to three one after the other, more of them six at a time.
 
     Args:
-        path: The file to make; it appears when it is whole.
-        model: The model that the states are of.
+        path: File to make; it appears when it is whole.
+        model: Model of the states.
         clips: At least one.
         fps: States per second of playback.
         camera: Name of a camera of the model.
-        renderer: `quality`, GL with shadows and smooth edges, `gl` without them, `ray`, or `auto` for `quality` where
-            GL works and else the ray caster.
+        renderer: `quality`, GL with shadows and smooth edges, `gl` without them, `ray`, or `auto` for `quality` if GL
+            works and the ray caster otherwise.
 
     Raises:
         ConfigError: Unknown camera or renderer, no clips, or an fps out of range.
@@ -143,7 +143,7 @@ class _Label:
         self._bar: dict[bool, NDArray[np.uint8]] = {}
 
     def put_on(self, picture: NDArray[np.uint8], ended: bool) -> NDArray[np.uint8]:
-        """The picture with the label drawn into it."""
+        """Draw the label into the picture; returns it."""
         colour = _COLOURS.get(self._outcome, _ENDED_BADLY)
         if ended:
             for edge in (np.s_[:_BORDER], np.s_[-_BORDER:], np.s_[:, :_BORDER], np.s_[:, -_BORDER:]):
@@ -158,7 +158,7 @@ class _Label:
 
 
 def _text_bar(words: str, width: int, colour: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """[_BAR, width, 3] white words on `colour`, cut where they do not fit."""
+    """[_BAR, width, 3] white words on `colour`, cut to the width."""
     image = Image.new("RGB", (width, _BAR), colour)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(size=16)
     while words and pen.textlength(words, font) > width - 2 * _BORDER - 8:

@@ -1,4 +1,4 @@
-"""What is asked of a camera, and of whoever draws it."""
+"""Contracts of rendering: views of cameras, and painters that draw them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ Pictures = Sequence[dict[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class View:
-    """What one camera gives.
+    """View of one camera.
 
     Attributes:
         camera: Name of a camera of the model.
         width: Pixels, 8 to 2048.
         height: Pixels, 8 to 2048.
-        kinds: Of `KINDS`: `rgb` (H, W, 3) uint8, `depth` (H, W) float32 m along the optical axis (where nothing is
-            seen, the far end of the model's view), `segmentation` (H, W) int32 geoms, -1 where there is none.
+        kinds: Of `KINDS`: `rgb` (H, W, 3) uint8, `depth` (H, W) float32 m along the optical axis (the far end of
+            the model's view if nothing is seen), `segmentation` (H, W) int32 geoms, -1 for none.
     """
 
     camera: str
@@ -36,7 +36,7 @@ class View:
 
 
 class Painter(Protocol):
-    """One way of drawing views of a model.
+    """Renderer of views of a model.
 
     Attributes:
         fields: MjData fields that it reads.
@@ -45,7 +45,7 @@ class Painter(Protocol):
     fields: tuple[str, ...]
 
     def paint(self, fields: Fields, rows: NDArray[np.int64], poses: Poses, looks: Looks, pictures: Pictures) -> None:
-        """Fill `pictures` of bodies `rows` [N] seen from `poses`; `looks` are of all bodies."""
+        """Fill `pictures` of environments `rows` [N] seen from `poses`; `looks` belong to all environments."""
         ...
 
     def close(self) -> None: ...

@@ -21,18 +21,18 @@ LIFT_M, HOLD_STEPS = 0.10, 5
 class LiftCube(TabletopTask):
     """An arm and a cube half as wide as the gripper opens: 4 cm and 0.1 kg for the Panda.
 
-    Success is the cube lifted for five steps in a row, by 10 cm or, where an arm reaches less high, three quarters of
-    what it reaches. The dense reward pays the stages reached (approach, grasp, lift) in every step and success once.
+    Success is the cube lifted for five steps in a row, by 10 cm or three quarters of the height of the workspace,
+    whichever is less. The dense reward pays the stages reached (approach, grasp, lift) in every step and success once.
     """
 
     name = "lift_cube"
     instructions = ("lift the red cube", "pick up the red cube", "raise the red block off the table")
     episode_steps = 60
-    # A dense step pays up to 0.3, so success must pay more than 10, what those are worth for ever at a discount of
-    # 0.97: else a cube held just below the mark earns more.
+    # A dense step pays up to 0.3, which for ever at a discount of 0.97 is worth 10. Success must pay more: else a cube
+    # held just below the mark earns more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 12.0, "sparse": 1.0}
     start_draws = 3
-    memory_columns = 1  # the steps in a row that the cube was lifted
+    memory_columns = 1  # steps in a row with the cube lifted
 
     def __init__(
         self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""

@@ -15,7 +15,7 @@ from simulators.task import Array, Fields, Task, between
 OBJECTS = ("red cube", "green cylinder", "blue ball")
 PLATES = {"yellow": (0.93, 0.78, 0.2, 1.0), "purple": (0.58, 0.36, 0.72, 1.0), "white": (0.94, 0.94, 0.92, 1.0)}
 PAIRS = [(thing, plate) for thing in range(len(OBJECTS)) for plate in range(len(PLATES))]
-"""What choice 0 stands for: an object and a plate."""
+"""Values of choice 0: an object and a plate."""
 HALF_M, WIDTH_M, PLATE_M = 0.02, 0.04, 0.055
 # Two rows of three places each, x and y; along a row, places are so far apart that an open gripper fits between.
 ROWS, ACROSS, GAP_M = ((0.38, 0.46), (0.56, 0.64)), (-0.22, 0.22), 0.125
@@ -27,8 +27,9 @@ class PickPlace(TabletopTask):
     """A Panda; a cube, a cylinder and a ball, all 4 cm wide and high; three plates of 11 cm, drawn on the table.
 
     Success is the named object on the named plate, its centre at most 4 cm from the plate's, at rest, and the gripper
-    open, for five steps in a row. What is meant shows in `instruction` and, for policies that read no words, in `goal`,
-    `ee_to_object` and `object_to_place`. The dense reward pays the stages reached in every step and success once.
+    open, for five steps in a row. The named object and plate show in `instruction` and, for policies that read no
+    words, in `goal`, `ee_to_object` and `object_to_place`. The dense reward pays the stages reached in every step and
+    success once.
     """
 
     name = "pick_place"
@@ -40,11 +41,10 @@ class PickPlace(TabletopTask):
         "the {thing} goes on the {plate} plate",
     )
     episode_steps = 80
-    # A dense step pays up to 0.35, so success must pay more than 12, what those are worth for ever at a discount of
-    # 0.97.
+    # A dense step pays up to 0.35, which for ever at a discount of 0.97 is worth 12. Success must pay more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 15.0, "sparse": 1.0}
     start_draws = 22
-    memory_columns = 1  # the steps in a row that the object lay on the plate
+    memory_columns = 1  # steps in a row with the object on the plate
     choices = 1
 
     def __init__(self, reward: str = "dense", control: str = "ee_delta", meshes: str = "") -> None:
@@ -128,12 +128,12 @@ class PickPlace(TabletopTask):
         return self.grasp.put(fields, *self._named(fields), command, WITHIN_M)
 
     def _pair(self, fields: Fields) -> NDArray[np.intp]:
-        """[B, 2] which object and which plate are meant."""
+        """[B, 2] indices of the named object and plate."""
         pairs: NDArray[np.intp] = self._pairs[fields["userdata"][:, 1].astype(np.intp)]
         return pairs
 
     def _named(self, fields: Fields) -> tuple[Array, Array]:
-        """[B, 3] where the named object is, and [B, 3] where it is to lie."""
+        """[B, 3] position of the named object, and [B, 3] its place, m."""
         rows, pair = np.arange(len(fields["userdata"])), self._pair(fields)
         place = fields["mocap_pos"][rows, pair[:, 1]]
         place[:, 2] = HALF_M

@@ -15,12 +15,12 @@ RADIUS_M, HALF_M, TARGET_M = 0.03, 0.015, 0.05
 # Puck and target lie on opposite sides of a point between LOW and HIGH, x and y, APART_M from each other.
 LOW, HIGH, APART_M = (0.45, -0.08), (0.55, 0.08), (0.14, 0.24)
 NEAR_M, REST_MPS, HOLD_STEPS = 0.03, 0.03, 5
-# The expert: how far behind the puck it comes down, how far beside the line to the target it does so, and the heights
-# of the end effector at which it pushes, may touch the puck, and passes over it.
+# The expert: its distance behind the puck and beside the line to the target at its descent; heights of the end effector
+# for pushing, at which it may touch the puck, and for passing over it.
 BEHIND_M, BESIDE_M, PUSH_M, LOW_M, OVER_M = 0.06, 0.012, 0.015, 0.04, 0.08
 
 # Columns of the task's memory: the last two distances of the puck to the target and of the end effector to the puck,
-# and the steps in a row that the puck lay on the target.
+# and steps in a row with the puck on the target.
 WAY, WAY_BEFORE, REACH, REACH_BEFORE, HELD = 0, 1, 2, 3, 4
 
 
@@ -28,8 +28,7 @@ class PushToTarget(TabletopTask):
     """A Panda with its gripper closed, a puck of 6 cm, and a target drawn on the table.
 
     Success is the puck's centre within 3 cm of the target's, at rest, for five steps in a row. The dense reward is ten
-    times the way (m) that the puck gained, twice the way that the end effector gained towards the puck, and 1 for
-    success.
+    times the approach (m) of the puck to the target, twice that of the end effector to the puck, and 1 for success.
     """
 
     name = "push_to_target"
@@ -101,7 +100,7 @@ class PushToTarget(TabletopTask):
         return 10.0 * (own[:, WAY_BEFORE] - own[:, WAY]) + 2.0 * (own[:, REACH_BEFORE] - own[:, REACH])
 
     def plan(self, fields: Fields, own: Array, command: Array) -> tuple[Array, Array]:
-        """Pass over the puck, come down behind it in line with the target, push, the slower the nearer, and rise."""
+        """Pass over the puck, descend behind it in line with the target, push ever slower, and rise."""
         ee, puck, way = self.arm.ee_pos(fields), self.puck.pos(fields)[:, :2], self._way(fields)
         distance = np.sqrt((way * way).sum(axis=1))[:, None]
         ahead = way / np.maximum(distance, 1e-6)
@@ -111,7 +110,7 @@ class PushToTarget(TabletopTask):
         low = ee[:, 2:] < LOW_M
         behind = (past < -RADIUS_M) & (past > -2.0 * BEHIND_M)
         pushing = behind & (aside < np.where(low, 2.0 * BESIDE_M, BESIDE_M))
-        # Twice the way back to the line, for the puck turns off to the side that the hand is not on.
+        # Twice the way back to the line: the puck drifts to the side away from the hand.
         push = ee[:, :2] - 2.0 * beside + np.clip(0.5 * distance, 0.005, 0.04) * ahead
         goal = np.empty_like(ee)
         goal[:, :2] = np.where(low, np.where(pushing, push, ee[:, :2]), puck - BEHIND_M * ahead)

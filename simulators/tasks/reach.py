@@ -13,15 +13,15 @@ from simulators.task import Array, Fields, Task, between
 LOW, HIGH = (0.35, -0.25, 0.08), (0.62, 0.25, 0.45)
 NEAR_M, HOLD_STEPS = 0.02, 3
 
-# Columns of the task's memory: the last two distances to the target, and the steps in a row that were near it.
+# Columns of the task's memory: the last two distances to the target, and steps in a row near it.
 DISTANCE, BEFORE, HELD = 0, 1, 2
 
 
 class Reach(TabletopTask):
     """A Panda and a marker.
 
-    Success is a distance below 2 cm for three steps in a row. The dense reward is ten times the way gained (m) and 1
-    for success.
+    Success is a distance below 2 cm for three steps in a row. The dense reward is ten times the approach (m) and 1 for
+    success.
     """
 
     name = "reach"

@@ -28,12 +28,12 @@ class ReachColor(TabletopTask):
     """An arm and three cubes half as wide as the gripper opens, far enough apart for it: 4 cm and 10 cm for the Panda.
 
     Success is the end effector within 3 cm (all lengths for the Panda) of a point 4.5 cm above the centre of the named
-    cube for three steps in a row; being as near to another cube for as long is a failure. Which cube is meant shows in
-    `instruction` and, for policies that read no words, in `goal`. The dense reward is ten times the way gained (m) and
-    1 for success.
+    cube for three steps in a row; being as near to another cube for as long is a failure. The named cube shows in
+    `instruction` and, for policies that read no words, in `goal`. The dense reward is ten times the approach (m) and 1
+    for success.
 
-    With `said="other"` the instruction says one of the two other colours, and nothing else changes: whoever follows the
-    words fails. It measures whether a policy listens.
+    With `said="other"` the instruction has one of the two other colours, and nothing else changes: a policy that
+    follows the words fails. It measures whether a policy reads its instruction.
     """
 
     name = "reach_color"

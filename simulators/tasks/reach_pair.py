@@ -14,25 +14,24 @@ from simulators.tabletop import TEXT_BYTES, encode_text
 from simulators.task import Array, Fields, Start, Task, between, check_reward, env_spec, start_uniforms
 
 ROBOT = "panda_pair"
-# Where an arm's target may be, m; y counts from the middle of the table to the arm's own side. The hands, 20 cm wide,
-# can be at both targets at once.
+# Lowest and highest position of an arm's target, m; y counts from the middle of the table to the arm's own side. Both
+# hands, 20 cm wide, can be at their targets at once.
 LOW, HIGH = (0.35, 0.12, 0.08), (0.60, 0.32, 0.40)
 SIDE = {"left_": 1.0, "right_": -1.0}
 COLOURS = {"left_": (0.1, 0.7, 0.3, 1.0), "right_": (0.15, 0.35, 0.9, 1.0)}
 NEAR_M, HOLD_STEPS = 0.02, 3
 START_RAD = 0.1
 
-# Columns of the task's memory, behind the controls': the last two sums of the distances to the targets, and the steps
-# in a row that both were near.
+# Columns of the task's memory, behind the controls': the last two sums of the distances to the targets, and steps
+# in a row with both near.
 DISTANCE, BEFORE, HELD = 0, 1, 2
 
 
 class ReachPair:
     """A pair of Pandas and two markers, green for the left hand and blue for the right one; 20 Hz.
 
-    The agent `robot` moves both arms, the left one's action first; the grippers stay open. Success is both distances
-    below 2 cm for three steps in a row. The dense reward is five times the way gained (m, both arms) and 1 for success,
-    the sparse one the 1 only.
+    One agent moves both arms, the left one's action first; the grippers stay open. Success is both distances
+    below 2 cm for three steps in a row. The dense reward is five times the approach (m, both arms) and 1 for success.
     """
 
     name = "reach_pair"

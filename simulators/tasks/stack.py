@@ -34,11 +34,10 @@ class Stack(TabletopTask):
         "set the red cube down on the green cube",
     )
     episode_steps = 80
-    # A dense step pays up to 0.35, so success must pay more than 12, what those are worth for ever at a discount of
-    # 0.97.
+    # A dense step pays up to 0.35, which for ever at a discount of 0.97 is worth 12. Success must pay more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 15.0, "sparse": 1.0}
     start_draws = 8
-    memory_columns = 1  # the steps in a row that the red cube lay on the green one
+    memory_columns = 1  # steps in a row with the red cube on the green one
 
     def __init__(
         self, reward: str = "dense", robot: str = "panda", control: str = "ee_delta", meshes: str = ""
@@ -106,7 +105,7 @@ class Stack(TabletopTask):
         return self.grasp.put(fields, self.red.pos(fields), self._place(fields), command, self.within)
 
     def _place(self, fields: Fields) -> Array:
-        """[B, 3] where the red cube lies on the green one."""
+        """[B, 3] m, place of the red cube on the green one."""
         place = self.green.pos(fields).copy()
         place[:, 2] += self.width
         return place

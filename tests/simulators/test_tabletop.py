@@ -9,7 +9,7 @@ from simulators.tabletop import TEXT_BYTES, decode_text, encode_text
 
 def test_a_text_survives_and_is_bounded():
     assert decode_text(encode_text("lift the red cube", "x")) == "lift the red cube"
-    for text, said in (("", "says nothing"), (" \t", "says nothing"), ("x" * (TEXT_BYTES + 1), "65 bytes")):
+    for text, said in (("", "is empty"), (" \t", "is empty"), ("x" * (TEXT_BYTES + 1), "65 bytes")):
         with pytest.raises(ConfigError, match=said):
             encode_text(text, "task x")
 
@@ -21,7 +21,7 @@ def test_the_phrasing_is_drawn_by_the_seed_and_observed():
     said = [decode_text(row) for row in seen.streams["instruction"]]
     assert set(said) == set(sentences) and env.spec.instruction == sentences[0]
     assert said == [sentences[i] for i in starts.drawn["sentence"]]
-    again, _ = make_env("lift_cube", 3).reset([7, 59, 0])
+    again, _ = OneAgentEnv(make_env("lift_cube", 3)).reset([7, 59, 0])
     assert [decode_text(row) for row in again.streams["instruction"]] == [said[7], said[59], said[0]]
 
 
