@@ -1,8 +1,8 @@
-"""A message's header: a msgpack map, checked on both sides alike.
+"""Header of a message: a msgpack map, checked alike by sender and receiver.
 
-`v, kind, id, deadline_ms, session, policy, arrays [[name, dtype, shape]], body`, in this order, so that what differs
-from one request of a client to its next comes first. The rest, the tail, is the same again and again: one that was
-found right is remembered by its bytes and need not be packed, read or checked anew.
+The fields are `v, kind, id, deadline_ms, session, policy, arrays [[name, dtype, shape]], body`, in this order: the head,
+which differs between two requests of a client, precedes the tail, which repeats. A tail that passed its checks is
+cached by its bytes, and is not packed, parsed or checked again.
 """
 
 from collections.abc import Mapping
@@ -14,19 +14,28 @@ import numpy as np
 from embodied.errors import MessageError
 from embodied.wire.limits import LIMITS, Limits
 
-PROTOCOL = 2
+PROTOCOL = 3
 KINDS = frozenset([
-    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "point", "probe", "ack", "status",
-    "heartbeat", "error", "bye",
+    "hello", "act", "reset", "step", "outcome", "segment", "push", "fetch", "credit", "set_active", "probe", "ack",
+    "status", "heartbeat", "error", "bye",
+    "point",
 ])  # fmt: skip
-DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "float64", "uint8", "int32", "int64", "bool")}
+DTYPES = {
+    **{
+        name: np.dtype(name).newbyteorder("<")
+        for name in ("float32", "float64", "uint8", "int32", "int64", "uint64", "bool")
+    },
+    "bfloat16": np.dtype("<u2"),
+}
+"""Name on the wire to numpy's dtype. numpy has no bfloat16: its bits travel and arrive as uint16, and no array of the
+wire holds integers of 16 bits."""
 
 Entry = tuple[str, str, tuple[int, ...]]
-"""An announced array: name, dtype, shape."""
+"""Announcement of an array: name, dtype, shape."""
 
 _HEAD = (("kind", str), ("id", int), ("deadline_ms", int))
 _TAIL = (("session", str), ("policy", str), ("arrays", list), ("body", dict))
-_REPEATED = ("act", "step")  # whose tails are remembered
+_REPEATED = ("act", "step")  # kinds whose tails are cached
 _KNOWN, _KNOWN_BYTES = 1024, 4096
 _MAP_OF_4, _MAP_OF_8 = b"\x84", b"\x88"
 _MARK = b"\xa7session"
@@ -201,10 +210,6 @@ def _check_entries(entries: list[Any], limits: Limits) -> list[Entry]:
                 raise MessageError(f"array {name} has a size that is no count", "header", "send integers from 0")
             size *= n or 1  # numpy refuses a shape whose other axes overflow, even beside a zero
         total += size
-        if size > limits.frame_bytes:
-            raise MessageError(
-                f"array {name} of {size} bytes", "header", f"at most {limits.frame_bytes} bytes per array"
-            )
         if total > limits.total_bytes:
             raise MessageError(f"arrays of {total} bytes in all", "header", f"at most {limits.total_bytes} per message")
         names.add(name)

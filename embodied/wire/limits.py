@@ -1,24 +1,24 @@
-"""How much a receiver takes from the wire."""
+"""Limits on the size of messages."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a receiver takes; a sender with the same limits finds out before it sends.
+    """Limits that a receiver enforces; a sender checks the same ones before it sends.
 
     ZeroMQ itself bounds one frame (`MAXMSGSIZE`, set to `frame_bytes`) and the number of queued messages, but not the
-    number of frames of one message, so a listener is open to this machine or to peers with keys only.
+    number of frames of one message, so only this machine and peers with credentials can reach a listener.
 
     Attributes:
         header_bytes: Length of the header frame.
-        frame_bytes: Length of one array, and of one frame.
-        total_bytes: Length of all arrays of a message.
+        frame_bytes: Length of one frame; a longer array is split over several.
+        total_bytes: Length of all arrays of a message, checked before any of them is allocated.
         arrays: Number of arrays.
         ndim: Axes of one array.
         items: Entries of one list or map in the header.
         depth: Nesting of the body. A hostile header makes msgpack reserve at most 1024 * `items` * 8 bytes before
-            this is looked at.
+            the depth is checked.
         text: Bytes of one string or byte string in the header.
         name: Characters of a name: array, session, policy.
     """

@@ -1,8 +1,9 @@
-"""One message: a header frame, one frame of its small arrays, and one of each large array.
+"""Messages: a header frame, a frame of all small arrays, and the frames of each large array.
 
-Arrays are raw, little-endian and in C order. Those of up to 4 KiB share the second frame, in the header's order, each
-begun at a multiple of eight bytes; there is no such frame where there is no such array. What arrives is checked against
-`Limits` before anything is allocated for it, and whatever is wrong with it is a `MessageError`.
+Arrays are raw, little-endian and in C order. Arrays of up to 4 KiB share the second frame, in the header's order, each
+starting at a multiple of eight bytes; the frame is absent where there is no such array. A larger array has one frame,
+or several in order where it is longer than `Limits.frame_bytes`. A received message is checked against `Limits` before
+anything is allocated for it, and every fault is a `MessageError`.
 """
 
 import math
@@ -34,16 +35,16 @@ Buffer = bytes | memoryview
 
 @dataclass
 class Message:
-    """What two stations say to each other.
+    """One message between two processes.
 
     Attributes:
         kind: One of `KINDS`.
-        id: Number of the request, 0 to 2^63 - 1; an answer repeats it. 0 for what expects no answer.
+        id: Number of the request, 0 to 2^63 - 1; an answer repeats it. 0 for a message that expects no answer.
         session: The client's name for itself.
         policy: Name of the policy concerned, or empty.
         deadline_ms: How long after sending the answer is of use; 0 for no limit. A duration, since clocks differ.
         body: Plain values: None, bool, int, float, str, bytes, and lists and string-keyed dictionaries of them.
-        arrays: Name to array of a dtype in `DTYPES`.
+        arrays: Name to array of a dtype in `DTYPES`; uint16 arrays hold the bits of bfloat16.
     """
 
     kind: str
@@ -75,7 +76,8 @@ def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
     for name, value in message.arrays.items():
         dtype = _NAMES.get(value.dtype.str)
         if dtype is None:
-            value, dtype = np.asarray(value, value.dtype.newbyteorder("<")), value.dtype.name
+            value = np.asarray(value, value.dtype.newbyteorder("<"))
+            dtype = _NAMES.get(value.dtype.str, value.dtype.name)
         if dtype not in DTYPES:
             raise MessageError(f"array {name} has dtype {dtype}", _where(message), f"send one of {', '.join(DTYPES)}")
         entries.append((name, dtype, value.shape))
@@ -84,7 +86,11 @@ def encode(message: Message, limits: Limits = LIMITS) -> list[Buffer]:
             if size & 7:
                 small.append(_PADS[-size & 7])
         else:
-            large.append(np.ascontiguousarray(value).data.cast("B"))
+            data = np.ascontiguousarray(value).data.cast("B")
+            if size <= limits.frame_bytes:
+                large.append(data)
+            else:
+                large.extend(data[at : at + limits.frame_bytes] for at in range(0, size, limits.frame_bytes))
     header = headers.pack(
         headers.Header(
             message.kind, message.id, message.deadline_ms, message.session, message.policy, tuple(entries), message.body
@@ -121,30 +127,36 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
             for a receiver that has the frames to itself. None copies all.
     """
     arrays = dict[str, NDArray[Any]]()
-    layout, where = _layout(header.arrays), _where(header.message)
-    if len(frames) != layout.frames:
-        raise MessageError(
-            f"{len(frames)} array frames where {layout.frames} are announced",
-            where,
-            "send the small arrays in one, and one for each large one",
-        )
+    layout, where, at = _layout(header.arrays), _where(header.message), 0
     if layout.small:
+        if not frames:
+            raise _frame_count(0, layout, where)
         if (given := memoryview(frames[0]).nbytes) != layout.together:
             raise MessageError(f"small arrays of {given} bytes, not {layout.together}", where, "send whole arrays")
-        shared = bytearray(frames[0])
-        for name, dtype, shape, at in layout.small:
-            arrays[name] = np.ndarray(shape, dtype, shared, at)
-    for (name, dtype, shape, size), frame in zip(
-        layout.large, frames[layout.frames - len(layout.large) :], strict=True
-    ):
-        if (given := memoryview(frame).nbytes) != size:
+        shared, at = bytearray(frames[0]), 1
+        for name, dtype, shape, start in layout.small:
+            arrays[name] = np.ndarray(shape, dtype, shared, start)
+    for name, dtype, shape, size in layout.large:
+        parts, given = list[Buffer](), 0
+        while given < size and at < len(frames):
+            parts.append(frames[at])
+            at += 1
+            if not (length := memoryview(parts[-1]).nbytes):
+                break
+            given += length
+        if given != size:
             raise MessageError(
                 f"array {name} has {given} bytes, {dtype.name} {shape} needs {size}", where, "send whole arrays"
             )
-        array = np.ndarray(shape, dtype, frame)
+        if len(parts) > 1:
+            arrays[name] = np.ndarray(shape, dtype, bytearray().join(parts))
+            continue
+        array = np.ndarray(shape, dtype, parts[0])
         if view_bytes is None or size < view_bytes or not array.flags.aligned:
             array = array.copy()
         arrays[name] = array
+    if at != len(frames):
+        raise _frame_count(len(frames), layout, where)
     for name in layout.bools:
         if arrays[name].size and arrays[name].view(np.uint8).max() > 1:
             raise MessageError(f"array {name} holds bytes that are no bool", where, "send 0 and 1 only")
@@ -162,10 +174,6 @@ class _Layout(NamedTuple):
     bools: list[str]
     together: int
 
-    @property
-    def frames(self) -> int:
-        return len(self.large) + bool(self.small)
-
 
 @lru_cache(maxsize=1024)
 def _layout(entries: tuple[Entry, ...]) -> _Layout:
@@ -178,6 +186,15 @@ def _layout(entries: tuple[Entry, ...]) -> _Layout:
             layout.small.append((name, DTYPES[dtype], shape, end))
             end += size + -size % 8
     return layout._replace(together=end)
+
+
+def _frame_count(given: int, layout: _Layout, where: str) -> MessageError:
+    announced = len(layout.large) + bool(layout.small)
+    return MessageError(
+        f"{given} array frames where {announced} are announced",
+        where,
+        "send the small arrays in one, and one for each large one",
+    )
 
 
 def _where(message: Message) -> str:

@@ -15,9 +15,9 @@ Prompts and log-probabilities are float32, seeds and tokens int64.
 
 from embodied.wire.limits import Limits
 
-LIMITS = Limits(frame_bytes=1 << 35, total_bytes=1 << 38)
-"""Of what the worker is asked with, through a socket in a folder that only this user can enter: a decoder of billions
+LIMITS = Limits(total_bytes=1 << 38)
+"""Limits on requests to the worker, through a socket in a folder that only this user can enter: a decoder of billions
 of parameters in one message."""
 
 ANSWERS = Limits()
-"""Of what it answers: 33 million tokens, of 8 bytes each, in one message are enough."""
+"""Limits on its answers: 33 million tokens, of 8 bytes each, in one message are enough."""

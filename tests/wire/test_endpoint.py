@@ -144,7 +144,7 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 
 def test_requests_too_large_are_not_sent(tmp_path: Path) -> None:
-    requester = Requester(f"ipc://{tmp_path}/nobody", limits=Limits(frame_bytes=8))
+    requester = Requester(f"ipc://{tmp_path}/nobody", limits=Limits(total_bytes=8))
     with pytest.raises(MessageError, match="at most 8"):
         requester.request("act", arrays={"a": np.zeros(9, np.uint8)})
 

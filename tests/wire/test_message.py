@@ -23,7 +23,7 @@ PLAIN = st.recursive(
     max_leaves=12,
 )
 ARRAYS = st.sampled_from(sorted(DTYPES)).flatmap(
-    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    lambda name: hnp.arrays(DTYPES[name], hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
 )
 MESSAGES = st.builds(
     Message,
@@ -151,7 +151,7 @@ def test_malformed(frames: list[bytes], words: str) -> None:
 
 
 def test_a_sender_finds_out_before_it_sends() -> None:
-    tight = Limits(frame_bytes=100, header_bytes=400)
+    tight = Limits(total_bytes=100, header_bytes=400)
     for message in (
         Message("act", arrays={"a": np.zeros(200, np.uint8)}),
         Message("act", arrays={"a": np.array(["text"])}),
@@ -233,3 +233,44 @@ def test_a_head_cannot_borrow_a_tail() -> None:
             decode([b"\x88" + msgpack.packb(head)[1:] + good[at:]])
     with pytest.raises(MessageError):
         decode([good[:at]])
+
+
+def test_an_array_longer_than_a_frame_is_split_and_joined() -> None:
+    limits = Limits(frame_bytes=5000)
+    arrays = {"a": np.arange(3.0), "large": np.arange(4000, dtype=np.int32), "fits": np.ones(5000, np.uint8)}
+    frames = [bytes(frame) for frame in encode(Message("act", arrays=arrays), limits)]
+    assert [len(frame) for frame in frames[1:]] == [24, 5000, 5000, 5000, 1000, 5000]
+    got = decode(frames).arrays  # a receiver takes any split
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(got[name], array)
+        assert got[name].dtype == array.dtype and got[name].flags.writeable and got[name].flags.aligned
+    for broken in (frames[:-1], frames[:3] + frames[4:], [*frames[:3], b"", *frames[3:]], [*frames, b"x"]):
+        with pytest.raises(MessageError):
+            decode(broken)
+
+
+def test_sizes_are_bounded_before_an_array_is_allocated() -> None:
+    with pytest.raises(MessageError, match="at most 100 per message"):
+        decode([header(arrays=[["a", "uint64", [13]]]), bytes(104)], Limits(total_bytes=100))
+
+
+def test_unsigned_integers_of_64_bits_and_bfloat16_travel_bit_for_bit() -> None:
+    hashes = np.array([0, 2**64 - 1, 2**63 + 1], np.uint64)
+    halves = np.array([0x3F80, 0xFF80, 0x7FC1], np.uint16)  # 1, minus infinity, a NaN with a payload
+    frames = sent(Message("push", arrays={"hashes": hashes, "halves": halves, "swapped": halves.astype(">u2")}))
+    announced = [entry[:2] for entry in msgpack.unpackb(frames[0])["arrays"]]
+    assert announced == [["hashes", "uint64"], ["halves", "bfloat16"], ["swapped", "bfloat16"]]
+    got = decode(frames).arrays
+    assert got["hashes"].dtype == np.uint64 and got["hashes"].tolist() == hashes.tolist()
+    for name in ("halves", "swapped"):
+        assert got[name].dtype == np.uint16 and got[name].tolist() == halves.tolist()
+
+
+def test_a_peer_of_another_protocol_is_refused_in_one_line() -> None:
+    """The bytes of a `hello` of protocol 2."""
+    old = {"v": 2, "kind": "hello", "id": 1, "deadline_ms": 0, "session": "s", "policy": "", "arrays": [],
+           "body": {"body": None, "agent": "robot", "role": "robot"}}  # fmt: skip
+    with pytest.raises(MessageError) as refused:
+        decode([msgpack.packb(old)])
+    assert refused.value.line().startswith("peer speaks protocol 2, this side 3")
+    assert "run the same version on both sides" in refused.value.line() and "\n" not in refused.value.line()
