@@ -13,8 +13,8 @@ from embodied.files import private
 from embodied.wire.credentials import (
     ALLOWED,
     CLIENTS,
+    PERMISSIONS,
     PUSH,
-    ROLES,
     add_client,
     certificates,
     check_server,
@@ -27,16 +27,16 @@ HELP = """\
 embodied keys create|add|ls|remove FOLDER [NAME] [key=value ...] [--json]
 
   embodied keys create keys                         a server's keys, and the keys that weights are signed with
-  embodied keys add keys robot role=act             let a client in; keys/clients/robot is what it needs: carry it there
-  embodied keys add keys learner role=act,push      several roles; changes those of a client that is in, its key stays
-  embodied keys add keys robot role=act key='...'   a client that has its own pair: its public key from the server's log
+  embodied keys add keys robot permission=act       let a client in: copy keys/clients/robot to its machine
+  embodied keys add keys learner permission=act,push     several permissions; for a known client the key stays
+  embodied keys add keys robot permission=act key='...'  a client with its own pair (key: see the server's log)
   embodied keys ls keys                             who may do what (--json: one object a line)
   embodied keys remove keys robot                   a running server refuses its next message
 
-Roles: act (ask for actions, follow weights), push (publish weights, which are signed), administer (pin, roll back,
-resume); all may read the status. The server takes keys=keys, a client keys=FOLDER with what was carried to it.
+Permissions: act (ask for actions, follow weights), push (publish weights, which are signed), administer (pin, roll
+back, resume); all may read the status. The server takes keys=keys, a client keys=FOLDER with what was carried to it.
 """
-KEYS = {"create": (), "add": ("role", "key"), "ls": (), "remove": ()}
+KEYS = {"create": (), "add": ("permission", "key"), "ls": (), "remove": ()}
 NAMES = {"create": 1, "add": 2, "ls": 1, "remove": 2}
 
 
@@ -92,22 +92,22 @@ def _create(folder: Path) -> None:
     create_signing_keys(folder)
     create_server(folder)
     print(f"{folder} holds the keys of a server and of who signs; next:")
-    print(f"  embodied keys add {folder} NAME role=act")
+    print(f"  embodied keys add {folder} NAME permission=act")
     print(f"  embodied train ... client.keys={folder}      signs the versions it publishes")
     print(f"  embodied serve run=latest address=tcp://0.0.0.0:5555 keys={folder}")
 
 
 def _add(folder: Path, name: str, options: dict[str, str]) -> None:
-    if not options.get("role"):
+    if not options.get("permission"):
         raise ConfigError(
-            "no role", "embodied keys add", f"write role= and some of {','.join(ROLES)}, such as role=act"
+            "no permission", "embodied keys add", f"give some of {','.join(PERMISSIONS)}, such as permission=act"
         )
-    roles = options["role"].split(",")
-    carried = add_client(folder, name, roles, options.get("key", ""))
-    may = f"{name} may {', '.join(role for role in ROLES if role in roles)}"
+    permissions = options["permission"].split(",")
+    carried = add_client(folder, name, permissions, options.get("key", ""))
+    may = f"{name} may {', '.join(permission for permission in PERMISSIONS if permission in permissions)}"
     if carried is not None:
         print(f"{may}; carry {carried} to its machine, where it is keys=FOLDER")
-    elif PUSH in roles:
+    elif PUSH in permissions:
         print(f"{may}; it signs with signing.key_secret, which it must have in its folder of keys")
     else:
         print(f"{may}; its key stays")
@@ -115,7 +115,7 @@ def _add(folder: Path, name: str, options: dict[str, str]) -> None:
 
 def _list(folder: Path, as_json: bool) -> None:
     check_server(folder)
-    table = Table("name", "roles", box=None)
+    table = Table("name", "permissions", box=None)
     table.add_column("public key", min_width=40)
     table.add_column("to be carried", overflow="fold")
     console = Console(soft_wrap=True)
@@ -126,12 +126,12 @@ def _list(folder: Path, as_json: bool) -> None:
         except CorruptFile as error:
             damaged.append(error.line())
             continue
-        roles = [role for role in ROLES if role in client.roles]
+        permissions = [permission for permission in PERMISSIONS if permission in client.permissions]
         carried = folder / CLIENTS / client.name
         here = str(carried) if carried.is_dir() else ""
         if as_json:
-            print(json.dumps({"name": client.name, "roles": roles, "key": client.key, "folder": here}))
-        table.add_row(client.name, ",".join(roles), Text(client.key), here)
+            print(json.dumps({"name": client.name, "permissions": permissions, "key": client.key, "folder": here}))
+        table.add_row(client.name, ",".join(permissions), Text(client.key), here)
     if as_json:
         for line in damaged:
             print(json.dumps({"damaged": line}))

@@ -1,6 +1,6 @@
-"""What a policy's users see of it, wherever it runs."""
+"""Contract of policy clients, in this process or remote."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from numpy.typing import ArrayLike, NDArray
@@ -21,25 +21,45 @@ def version_label(version: Version) -> str:
     return f"{number}-{digest[:12]}" if digest else str(number)
 
 
+def asked_agents(env: EnvSpec | None, agent: str | Sequence[str] | None) -> list[str]:
+    """Names of the agents that a client will ask for; None for the only agent of `env`.
+
+    Raises:
+        SpecMismatch: None is given and `env` has several agents; names them.
+    """
+    if agent is None:
+        return [] if env is None else [env.only_agent]
+    return [agent] if isinstance(agent, str) else list(agent)
+
+
 class PolicyClient(Protocol):
-    """A policy host, in this process (`LocalClient`) or behind a socket (`RemoteClient`).
+    """Client of a versioned policy, in this process (`LocalClient`) or behind a socket (`RemoteClient`).
 
     Both give the same answers and raise the same errors; a remote one also raises `InfrastructureError`s.
     """
 
-    def hello(self, body: EnvSpec | None = None, agent: str = "robot") -> PolicySpec:
-        """The policy's spec, after checking that it can drive `agent` of `body`.
+    def hello(self, env: EnvSpec | None = None, agent: str | Sequence[str] | None = None) -> PolicySpec:
+        """Spec of the policy, after checking that it can drive `agent` of `env`.
+
+        Args:
+            env: Environment whose observations will be sent; None checks nothing.
+            agent: Name, or names, of the agents whose rows will be sent, in one request or in several; None for the
+                environment's only agent.
 
         Raises:
-            SpecMismatch: It cannot; names the stream and the field.
+            SpecMismatch: The policy cannot drive an agent (names the stream and the field), or None is given and there
+                are several agents (names them).
         """
         ...
 
     def act(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> ActionChunk:
-        """Decide for B rows, B may be 0; see `policies.base.Policy.act`. `versions` says which weights decided.
+        """Decide for B rows, B may be 0; see `policies.base.Policy.act`.
+
+        The rows may be of several agents: `rows.agent` is an index into `EnvSpec.agents`. `versions` of the chunk are
+        the weights that decided.
 
         Raises:
-            SpecMismatch: A stream the policy needs is missing, or of another shape or dtype.
+            SpecMismatch: A stream that the policy needs is missing, or of another shape or dtype.
             DataError: A number is not finite, or row counts differ; names the stream and the row.
         """
         ...
@@ -50,31 +70,35 @@ class PolicyClient(Protocol):
         """Serve these weights from the next batch on; returns the version then served.
 
         Args:
-            back: Take a version older than the one served, as a rollback does.
-            signature: The publisher's, as hex digits; empty for none.
+            manifest: Manifest of the version.
+            tensors: Tensor name to array, as the manifest lists them.
+            back: Accept a version older than the one served, as a rollback does.
+            signature: Hex digits of the publisher's signature; empty for none.
 
         Raises:
-            WeightsRefused: They are partial, stale, altered or unfit; the version served stays.
+            WeightsRefused: The weights are partial, stale, altered or unfit; the version served stays.
             WeightsHeld: A rollback on the server stopped publication.
         """
         ...
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
-        """Report how episodes of `rows` [B] ended.
+        """Report the outcomes of ended episodes.
 
         Args:
-            rows: The rows whose episodes ended.
+            rows: [B] rows whose episodes ended.
             outcomes: [B] of `embodied.data.Outcome`.
-            versions: [B] numbers of the versions that decided; the version served now where not given.
+            versions: [B] numbers of the versions that decided; None for the version served now.
         """
         ...
 
     def version(self) -> Version:
-        """The version served now."""
+        """Version served now."""
         ...
 
     def probe(self, observation: Observation) -> Probed:
-        """The version served, its tensors and how it sees 1 to `PROBE_ROWS` rows, for comparison with another copy.
+        """Version served, digests of its tensors, and intermediate results for 1 to `PROBE_ROWS` rows.
+
+        They are compared with those of another copy of the policy.
 
         Raises:
             UserError: There are more rows, or none.
@@ -83,7 +107,7 @@ class PolicyClient(Protocol):
         ...
 
     def tick(self) -> None:
-        """Show that this client lives, between decisions that are far apart."""
+        """Send a heartbeat where one is due, between decisions that are far apart."""
         ...
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
-"""The client of a policy server behind a socket."""
+"""Client of a policy server behind a socket."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.client.base import Mode, Version
+from embodied.client.base import Mode, Version, asked_agents
 from embodied.client.pending import Pending
 from embodied.client.pushing import push
 from embodied.client.shared_memory import Lender
@@ -23,7 +23,7 @@ from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
 from embodied.wire.probe import Probed, probed_from_message
 
-Role = Literal["simulator", "robot", "tool"]
+Priority = Literal["simulator", "robot", "tool"]
 
 _PUSHED_PER_S = 2**23
 
@@ -37,7 +37,7 @@ class RemoteClient:
         address: `tcp://host:port` or `ipc://path`.
         timeout_s: Seconds to wait for an answer, a restart of the server included; for `push` one more per 8 MiB.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`.
-        role: Who asks; a server answers robots before simulators.
+        priority: Kind of this client; a server answers robots before simulators.
         policy: Name of the policy, where the server has several.
         jpeg: Name of a camera stream to the quality, 1 to 100, at which it is sent as JPEG; the others are sent as
             they are. `act` and `submit` replace these streams in the observation they are given by the pictures that
@@ -58,12 +58,12 @@ class RemoteClient:
         timeout_s: float = 10.0,
         keys: str | Path | None = None,
         *,
-        role: Role = "simulator",
+        priority: Priority = "simulator",
         policy: str = "",
         jpeg: Mapping[str, int] | None = None,
     ) -> None:
         self._requester = Requester(address, "policy server", timeout_s=timeout_s, keys=keys)
-        self._role, self._jpeg = role, dict(jpeg or {})
+        self._priority, self._jpeg = priority, dict(jpeg or {})
         for name, quality in self._jpeg.items():
             if type(quality) is not int or not 1 <= quality <= 100:
                 raise UserError(f"JPEG quality {quality!r} of stream {name}", f"jpeg {name}", "give 1 to 100")
@@ -72,8 +72,9 @@ class RemoteClient:
         self._block = SharedBlock() if is_local(address) else None
         self._lender = Lender() if address.startswith("ipc://") else None
 
-    def hello(self, body: EnvSpec | None = None, agent: str = "robot") -> PolicySpec:
-        said = {"body": body.to_dict() if body else None, "agent": agent, "role": self._role}
+    def hello(self, env: EnvSpec | None = None, agent: str | Sequence[str] | None = None) -> PolicySpec:
+        agents = asked_agents(env, agent)
+        said = {"env": env.to_dict() if env else None, "agents": agents, "priority": self._priority}
         answer = self._requester.request("hello", policy=self.served_as, body=said)
         spec = PolicySpec.from_dict(_field(answer, "spec", dict))
         self._check_pictures(spec)
@@ -95,7 +96,7 @@ class RemoteClient:
             deadline_s: Seconds after which the answer is of no use; the server does not compute what would come
                 later. None for the client's `timeout_s`.
         """
-        body, arrays = {"mode": mode, "role": self._role}, self._encode(observation, noise_keys)
+        body, arrays = {"mode": mode, "priority": self._priority}, self._encode(observation, noise_keys)
         if self._lender is not None:
             said, rest = self._lender.lend(arrays)
             try:
@@ -119,7 +120,7 @@ class RemoteClient:
         Raises:
             Busy: `embodied.wire.endpoint.IN_FLIGHT` answers are waited for already.
         """
-        body, arrays = {"mode": mode, "role": self._role}, self._encode(observation, noise_keys)
+        body, arrays = {"mode": mode, "priority": self._priority}, self._encode(observation, noise_keys)
         asked = self._requester.submit("act", policy=self.served_as, body=body, arrays=arrays, timeout_s=deadline_s)
         return Pending(self._requester, asked)
 
@@ -204,7 +205,8 @@ class RemoteClient:
         if self._streams is None:
             return observation
         wanted = {name: array for name, array in observation.streams.items() if name in self._streams}
-        return Observation(observation.rows, wanted, observation.time)
+        times = {name: array for name, array in observation.times.items() if name in wanted}
+        return Observation(observation.rows, wanted, observation.time, times)
 
     def _check_pictures(self, spec: PolicySpec) -> None:
         streams = {stream.name: stream for stream in spec.agent.observations}

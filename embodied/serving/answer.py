@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import EmbodiedError, Unauthorized
-from embodied.wire.credentials import ROLES
+from embodied.wire.credentials import PERMISSIONS
 
 
 @dataclass(frozen=True)
@@ -16,20 +16,21 @@ class Caller:
 
     Attributes:
         name: Name of its certificate; empty on a socket without keys, which only this machine can reach.
-        roles: What it may do, of `ROLES`.
+        permissions: What it may do, of `PERMISSIONS`.
     """
 
     name: str = ""
-    roles: frozenset[str] = frozenset(ROLES)
+    permissions: frozenset[str] = frozenset(PERMISSIONS)
 
-    def require(self, role: str, kind: str) -> None:
-        """Raise `Unauthorized` unless the caller has a role."""
-        if role not in self.roles:
-            roles = [one for one in ROLES if one in self.roles or one == role]  # what is not named is taken away
+    def require(self, permission: str, kind: str) -> None:
+        """Raise `Unauthorized` unless the caller has a permission."""
+        if permission not in self.permissions:
+            # `add` takes away permissions that it does not name.
+            wanted = ",".join(one for one in PERMISSIONS if one in self.permissions or one == permission)
             raise Unauthorized(
-                f"{self.name} may not send {kind}, which needs the role {role}",
+                f"{self.name} may not send {kind}, which needs the permission {permission}",
                 "policy server",
-                f"give it the role on the server: embodied keys add FOLDER {self.name} role={','.join(roles)}",
+                f"give it the permission on the server: embodied keys add FOLDER {self.name} permission={wanted}",
             )
 
 

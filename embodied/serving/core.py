@@ -14,7 +14,7 @@ from embodied.serving.policy_queue import Form, PolicyQueue, unexpected
 from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.rate_limits import Rates
 from embodied.serving.replies import Replies, Reply
-from embodied.serving.sessions import KINDS, Session, Sessions
+from embodied.serving.sessions import PRIORITIES, Session, Sessions
 from embodied.wire.credentials import ACT, ADMINISTER, PUSH
 from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
 
@@ -31,8 +31,8 @@ _STOPPING = ("the server is stopping", "ask its successor, or another server")
 
 LOCAL = Caller()
 
-# What each kind of message needs; None for any role.
-_ROLES = {
+# What each kind of message needs; None for any permission.
+_PERMISSIONS = {
     "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
     "credit": ACT, "probe": PUSH, "push": PUSH, "point": ADMINISTER,
 }  # fmt: skip
@@ -216,7 +216,7 @@ class ServerCore:
         """Whom a message concerns: nobody in particular, for one about the session."""
         if message.kind in ("heartbeat", "bye"):
             return None
-        if message.kind not in _ROLES:
+        if message.kind not in _PERMISSIONS:
             raise MessageError(f"a policy server takes no {message.kind}", "policy server", "ask the right station")
         return self._named(message.policy)
 
@@ -241,7 +241,7 @@ class ServerCore:
     def _dispatch(
         self, peer: bytes, session: Session, message: Message, form: Form, waited: float, service: PolicyQueue | None
     ) -> None:
-        _learn_kind(session, message)
+        _set_priority(session, message)
         if service is None:
             if message.kind == "bye":
                 for one in self._services.values():
@@ -300,20 +300,21 @@ def _authorize(caller: Caller | None, kind: str) -> None:
         raise Unauthorized(
             "this key is not let in any more",
             "policy server",
-            "have it added on the server: embodied keys add FOLDER NAME role=ROLES",
+            "have it added on the server: embodied keys add FOLDER NAME permission=PERMISSIONS",
         )
-    role = _ROLES.get(kind)
-    if role is not None:
-        caller.require(role, kind)
+    permission = _PERMISSIONS.get(kind)
+    if permission is not None:
+        caller.require(permission, kind)
 
 
-def _learn_kind(session: Session, message: Message) -> None:
-    """A `hello` says what kind of client it is; so may an `act`, since a new server heard no `hello`."""
+def _set_priority(session: Session, message: Message) -> None:
+    """Set a session's priority by a `hello`, or by an `act`, since a restarted server received no `hello`."""
     if message.kind not in ("hello", "act"):
         return
-    kind = message.body.get("role")
-    if kind is None:
+    priority = message.body.get("priority")
+    if priority is None:
         return
-    if type(kind) is not str or kind not in KINDS:
-        raise UserError(f"unknown role {str(kind)[:20]!r}", "role", f"send one of {', '.join(KINDS)}")
-    session.kind = kind
+    if type(priority) is not str or priority not in PRIORITIES:
+        what = f"unknown priority {str(priority)[:20]!r}"
+        raise UserError(what, "priority", f"send one of {', '.join(PRIORITIES)}")
+    session.priority = priority

@@ -28,7 +28,7 @@ from embodied.serving.shared_memory import SharedMemoryReader
 from embodied.serving.stacking import Stacker, split
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import EnvSpec
-from embodied.wire.codecs import chunk_to_message, observation_from_arrays, rows_from_arrays, take_array
+from embodied.wire.codecs import TIMES, chunk_to_message, observation_from_arrays, rows_from_arrays, take_array
 from embodied.wire.header import Entry
 from embodied.wire.message import Message
 from policies.base import Mode
@@ -67,7 +67,7 @@ class PolicyQueue:
         self._active: OrderedDict[Session, float] = OrderedDict()
         self._stack, self._borrower = Stacker(), SharedMemoryReader()
         self._keys = [(s.name, f"stream/{s.name}") for s in desk.host.spec.agent.observations]
-        self._forms: set[Form] = set()
+        self._forms: dict[Form, list[tuple[str, str]]] = {}  # to the streams with a time of their own
 
     @property
     def host(self) -> VersionedPolicy:
@@ -92,10 +92,14 @@ class PolicyQueue:
         return self._batcher.due(self._active.keys(), self._batch_time.estimate(self._batcher.rows, now))
 
     def greet(self, peer: bytes, session: Session, message: Message) -> None:
-        """Answer a `hello`: what the policy needs, and whether the body offers it."""
-        body, agent = message.body.get("body"), message.body.get("agent")
-        if body is not None:
-            self.host.spec.check_env(EnvSpec.from_dict(body), str(agent))
+        """Answer a `hello` with the policy's spec, after checking that it can drive the agents named."""
+        env, agents = message.body.get("env"), message.body.get("agents", [])
+        if type(agents) is not list or not all(type(name) is str for name in agents):
+            raise MessageError("agents are no list of names", "hello", "send agents, an empty list without env")
+        if env is not None:
+            offered = EnvSpec.from_dict(env)
+            for agent in agents or [offered.only_agent]:
+                self.host.spec.check_env(offered, agent)
         number, digest = self.host.version
         manifest = self.host.manifest
         self._outbox.say(
@@ -124,7 +128,7 @@ class PolicyQueue:
             Busy: Too much waits.
             EmbodiedError: As `VersionedPolicy.check`.
         """
-        now, robot = self._clock(), session.kind == ROBOT
+        now, robot = self._clock(), session.priority == ROBOT
         expires = float("inf")
         if message.deadline_ms:
             left = message.deadline_ms / 1000 - waited
@@ -140,7 +144,7 @@ class PolicyQueue:
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
         self.host.check_content(seen)
-        if session.kind == SIMULATOR:
+        if session.priority == SIMULATOR:
             self._active[session] = now
             self._active.move_to_end(session)
         request = Request(peer, message.id, session, seen, keys, mode, now, expires, robot)
@@ -157,17 +161,19 @@ class PolicyQueue:
             env, agent, step = arrays["rows"]
             rows = Rows(env, agent, arrays["episode"], step)
             streams = {name: arrays[key] for name, key in self._keys}
-            return Observation(rows, streams, arrays["time"]), arrays["noise_keys"]
+            times = {name: arrays[key] for name, key in self._forms[form]}
+            return Observation(rows, streams, arrays["time"], times), arrays["noise_keys"]
         needed = self.host.spec.agent.observations
         seen = observation_from_arrays(arrays, needed)
         keys = take_array(arrays, "noise_keys", "int64", (len(seen.rows), 5))
         self.host.check_form(seen, keys, mode)
         if len(seen.streams) > len(needed):
             seen.streams = {stream.name: seen.streams[stream.name] for stream in needed}
+            seen.times = {name: array for name, array in seen.times.items() if name in seen.streams}
         if all(key in arrays for _, key in self._keys):  # no pictures as JPEG, of which each one is checked
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
-            self._forms.add(form)
+            self._forms[form] = [(name, f"{TIMES}{name}") for name in seen.times]
         return seen, keys
 
     def dismiss(self, error: EmbodiedError, retry_s: float) -> None:

@@ -40,7 +40,7 @@ class Prober:
         if self._waiting is not None:
             raise Busy("another probe waits", "policy server", "ask again later")
         copied = {name: array.copy() for name, array in seen.streams.items()}
-        self._waiting = Observation(seen.rows, copied, seen.time), answer
+        self._waiting = Observation(seen.rows, copied, seen.time, seen.times), answer
 
     def tick(self) -> None:
         """Answer what waits. Between batches; never raises."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from embodied.serving.rate_limits import Bucket, Rates
 
 ROBOT, SIMULATOR, TOOL = "robot", "simulator", "tool"
-KINDS = (ROBOT, SIMULATOR, TOOL)
+PRIORITIES = (ROBOT, SIMULATOR, TOOL)
 
 _MAX_PER_CONNECTION = 64
 _MAX_CONNECTIONS = 4096
@@ -24,7 +24,7 @@ class Session:
         peer: The connection it was last heard on.
         heard: When.
         spoken: When it was last sent a heartbeat.
-        kind: `robot`, `simulator` or `tool`.
+        priority: `robot`, `simulator` or `tool`.
         outcome: Number of its last outcome that was counted.
     """
 
@@ -32,7 +32,7 @@ class Session:
     peer: bytes
     heard: float
     spoken: float
-    kind: str = SIMULATOR
+    priority: str = SIMULATOR
     outcome: int = 0
 
     @property

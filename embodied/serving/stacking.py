@@ -1,4 +1,4 @@
-"""Requests' rows into one batch, and its answer back into theirs."""
+"""Stacking of requests' rows into a batch, and splitting of its answer."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,24 +12,24 @@ from embodied.data import ActionChunk, Observation, Rows
 from embodied.serving.batcher import Request
 
 _ROWS = tuple(f.name for f in fields(Rows))
-_SPARE = 2  # arrays of one size that are kept
+_SPARE = 2  # arrays of one size that are kept for reuse
 
 
 class Stacker:
-    """Stacks a batch's rows in arrays that are used again once nobody holds them: new memory costs ten times a copy."""
+    """Stacks a batch's rows in arrays reused once nothing else holds them: new memory costs ten times a copy."""
 
     def __init__(self) -> None:
         self._spare: dict[tuple[str, int], list[NDArray[Any]]] = {}
 
     def __call__(self, batch: Sequence[Request]) -> tuple[Observation, NDArray[np.int64]]:
-        """All rows of a batch in order, [B, ...] per stream, and noise keys [B, 4]; writable, to be kept."""
-        if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # its arrays, or its frames, are its own
+        """All rows of a batch in order, [B, ...] per stream, and noise keys [B, 5]; writable, and the caller's."""
+        if len(batch) == 1 and batch[0].noise_keys.flags.writeable:  # no other message has its arrays
             alone = batch[0].observation
             streams = {
                 name: array if array.flags.writeable else self._copied(name, array)
                 for name, array in alone.streams.items()
             }
-            return Observation(alone.rows, streams, alone.time), batch[0].noise_keys
+            return Observation(alone.rows, streams, alone.time, alone.times), batch[0].noise_keys
         seen = [request.observation for request in batch]
         count = sum(len(o.rows) for o in seen)
         streams = {}
@@ -42,7 +42,9 @@ class Stacker:
                 start += len(part)
         rows = Rows(*(np.concatenate([getattr(o.rows, name) for o in seen]) for name in _ROWS))
         keys = np.concatenate([request.noise_keys for request in batch])
-        return Observation(rows, streams, np.concatenate([o.time for o in seen])), keys
+        timed = dict.fromkeys(name for o in seen for name in o.times)
+        times = {name: np.concatenate([o.times.get(name, o.time) for o in seen]) for name in timed}
+        return Observation(rows, streams, np.concatenate([o.time for o in seen]), times), keys
 
     def _copied(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         copy = self._array(name, len(array), array)
@@ -50,7 +52,7 @@ class Stacker:
         return copy
 
     def _array(self, name: str, count: int, like: NDArray[Any]) -> NDArray[Any]:
-        """An array of `count` rows, a part of one with a power of two."""
+        """Array of `count` rows, a part of one whose length is a power of two."""
         room = 1 << (count - 1).bit_length() if count else 1
         spare = self._spare.setdefault((name, room), [])
         for place, held in enumerate(_holders(spare)):
@@ -74,7 +76,7 @@ _UNHELD = _holders([object()])[0]
 
 
 def split(chunk: ActionChunk, batch: Sequence[Request]) -> list[ActionChunk]:
-    """Each request's part of a batch's answer: views, to be sent before the policy is asked again."""
+    """Each request's part of a batch's answer: views, to be sent before the policy acts again."""
     if len(batch) == 1:
         return [chunk]
     parts, start = [], 0

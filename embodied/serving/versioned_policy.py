@@ -98,6 +98,7 @@ class VersionedPolicy:
         for name, vector in (
             ("env", rows.env), ("agent", rows.agent), ("episode", rows.episode),
             ("step", rows.step), ("time", observation.time),
+            *((f"time of {name}", times) for name, times in observation.times.items()),
         ):  # fmt: skip
             if vector.shape != (count,):
                 raise DataError(f"{name} has shape {vector.shape} for {count} rows", where, "send one value per row")

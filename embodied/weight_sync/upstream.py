@@ -156,7 +156,7 @@ class UpstreamClient:
             answer = link.request(
                 "hello",
                 policy=self._policy,
-                body={"body": None, "agent": "robot", "role": "tool"},
+                body={"env": None, "agents": [], "priority": "tool"},
                 timeout_s=timeout_s if kept is None else min(timeout_s, _KEPT_WAIT_S),
             )
             known = UpstreamInfo.from_hello(answer.body)

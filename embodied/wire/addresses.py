@@ -19,7 +19,15 @@ import zmq
 
 from embodied.errors import InfrastructureError, UserError
 from embodied.files import private
-from embodied.wire.credentials import DOMAIN, ROLES, add_client, check_client, create_server, read_pair, read_public
+from embodied.wire.credentials import (
+    DOMAIN,
+    PERMISSIONS,
+    add_client,
+    check_client,
+    create_server,
+    read_pair,
+    read_public,
+)
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
@@ -124,13 +132,13 @@ def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> 
 
 
 def create_keys(folder: Path) -> None:
-    """Make the keys of a server and of one client with every role in one folder, for two processes of one machine.
+    """Create the keys of a server and of a client with every permission, for two processes of one machine.
 
     Raises:
         UserError: There are keys in the folder.
     """
     create_server(folder)
-    carried = add_client(folder, "client", ROLES)
+    carried = add_client(folder, "client", PERMISSIONS)
     assert carried is not None
     for name in ("client.key", "client.key_secret"):
         (carried / name).replace(folder / name)

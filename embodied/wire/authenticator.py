@@ -1,4 +1,4 @@
-"""Who may call a server: the list of clients let in, with their roles, and the thread that lets them in."""
+"""Who may call a server: the list of clients let in, with their permissions, and the thread that lets them in."""
 
 import logging
 import threading
@@ -64,7 +64,7 @@ class AllowList:
         return False
 
     def caller(self, user_id: str) -> tuple[str, frozenset[str]] | None:
-        """Name and roles of the client behind a frame's `User-Id`, which is its public key; None for no one known."""
+        """Name and permissions of the client with this public key, the `User-Id` of its frames; None if unknown."""
         now = self._clock()
         if now - self._looked >= _LOOK_S and self._guard.acquire(blocking=False):
             try:
@@ -73,7 +73,7 @@ class AllowList:
             finally:
                 self._guard.release()
         client = self._clients.get(user_id)
-        return None if client is None else (client.name, client.roles)
+        return None if client is None else (client.name, client.permissions)
 
     def _is_new(self, key: str) -> bool:
         """Whether an unknown key was added since the last look: who comes right after that need not wait."""
@@ -123,7 +123,7 @@ class AllowList:
             if key in self._told or len(self._told) >= _TELL_KEYS:
                 return
             self._told[key] = now
-        admit = f"embodied keys add {self.folder} NAME role=act key='{key}'"
+        admit = f"embodied keys add {self.folder} NAME permission=act key='{key}'"
         log.warning("a client with the unknown key %s was refused; to let it in: %s", key, admit)
 
 

@@ -1,4 +1,4 @@
-"""Contracts of `embodied.data` and errors as message bodies and arrays, checked on arrival."""
+"""Codecs between the contracts of `embodied.data`, errors, and messages; received ones are checked."""
 
 import math
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ Arrays = dict[str, NDArray[Any]]
 _INT32_ROWS = ("env", "agent", "step")
 _TEXT = 2000
 _STORED = "stored/"
+TIMES = "times/"
 _FORMS = 256
 
 _forms: set[tuple[Any, ...]] = set()
-"""Names, dtypes and shapes of action chunks that were found right."""
+"""Names, dtypes and shapes of action chunks that passed their checks."""
 
 
 def take_array(
     arrays: Mapping[str, NDArray[Any]], name: str, dtype: str, shape: tuple[int | None, ...]
 ) -> NDArray[Any]:
-    """One array of a message; `None` in `shape` takes any size.
+    """One array of a message; `None` in `shape` matches any size.
 
     Raises:
         MessageError: It is missing, or of another dtype or shape.
@@ -43,12 +44,12 @@ def take_array(
 
 
 def rows_to_arrays(rows: Rows) -> Arrays:
-    """Row vectors as `rows` [3, B] int32 of env, agent and step, and `episode` [B] int64."""
+    """Arrays of rows: `rows` [3, B] int32 (env, agent, step) and `episode` [B] int64."""
     return {"rows": np.array((rows.env, rows.agent, rows.step)), "episode": rows.episode}
 
 
 def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
-    """The rows of a message.
+    """Rows of a message.
 
     Raises:
         MessageError: A vector is missing, or of another dtype or length.
@@ -60,11 +61,14 @@ def rows_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> Rows:
 def observation_to_arrays(
     observation: Observation, pictures: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]] | None = None
 ) -> Arrays:
-    """Rows, `time` and `stream/<name>` of [B, *shape]; of a stream in `pictures` `jpeg/<name>` and `jpeg_ends/<name>`.
+    """Arrays of an observation.
+
+    They are its rows, `time` [B], `stream/<name>` [B, *shape] and `times/<name>` [B], and of a stream in `pictures`
+    `jpeg/<name>` and `jpeg_ends/<name>` instead of `stream/<name>`.
 
     Args:
-        observation: What is sent.
-        pictures: Stream name to what `embodied.wire.jpeg.encode` made of it, which is sent in its place.
+        observation: B rows.
+        pictures: Stream name to the result of `embodied.wire.jpeg.encode`, which is sent in place of the stream.
     """
     arrays = {**rows_to_arrays(observation.rows), "time": observation.time}
     for name, array in observation.streams.items():
@@ -72,19 +76,21 @@ def observation_to_arrays(
             arrays[f"jpeg/{name}"], arrays[f"jpeg_ends/{name}"] = pictures[name]
         else:
             arrays[f"stream/{name}"] = array
+    for name, array in observation.times.items():
+        arrays[f"{TIMES}{name}"] = array
     return arrays
 
 
 def observation_from_arrays(arrays: Mapping[str, NDArray[Any]], pictures: Streams = ()) -> Observation:
-    """The observation of a message; whether its streams fit a policy is the policy host's to say.
+    """Observation of a message. `VersionedPolicy.check` finds out whether its streams fit a policy.
 
     Args:
         arrays: As `observation_to_arrays` makes them.
-        pictures: Streams that may come as JPEG, of which each picture has to have the shape.
+        pictures: Streams that may arrive as JPEG, with the shape that each picture must have.
 
     Raises:
-        MessageError: Rows, time or a stream are missing or differ in their number of rows, or a picture cannot be
-            decoded to its stream's shape.
+        MessageError: Rows, time or a stream are missing or differ in their number of rows, a time is of no stream, or
+            a picture cannot be decoded to its stream's shape.
     """
     rows = rows_from_arrays(arrays)
     time = take_array(arrays, "time", "float64", (len(rows),))
@@ -103,7 +109,13 @@ def observation_from_arrays(arrays: Mapping[str, NDArray[Any]], pictures: Stream
                 raise MessageError(f"{stream} is not taken as JPEG", name, nearest(stream, taken))
             ends = take_array(arrays, f"jpeg_ends/{stream}", "int64", (len(rows),))
             streams[stream] = jpeg.decode(take_array(arrays, name, "uint8", (None,)), ends, taken[stream].shape, stream)
-    return Observation(rows, streams, time)
+    times = {}
+    for name in arrays:
+        if name.startswith(TIMES):
+            if (stream := name.removeprefix(TIMES)) not in streams:
+                raise MessageError(f"{name} is of no stream sent", name, nearest(stream, streams))
+            times[stream] = take_array(arrays, name, "float64", (len(rows),))
+    return Observation(rows, streams, time, times)
 
 
 def chunk_to_message(chunk: ActionChunk) -> tuple[dict[str, Any], Arrays]:
@@ -115,7 +127,7 @@ def chunk_to_message(chunk: ActionChunk) -> tuple[dict[str, Any], Arrays]:
 
 
 def chunk_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ActionChunk:
-    """The action chunk of a message.
+    """Action chunk of a message.
 
     Raises:
         MessageError: A field is missing, or its type, dtype, shape or number of rows is wrong.
@@ -154,7 +166,7 @@ def _check_chunk(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def error_from_body(body: Mapping[str, Any]) -> EmbodiedError:
-    """The error that an `error` message carries, of the class its code names."""
+    """Error of an `error` message, of the class that its code names."""
     code, what, where, fix = (str(body.get(name, ""))[:_TEXT] for name in ("code", "what", "where", "fix"))
     return _by_code().get(code, InfrastructureError)(what, where, fix)
 

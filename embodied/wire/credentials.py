@@ -1,10 +1,11 @@
-"""Folders of CURVE keys: a server's pair, its clients' public keys with their roles, what is carried to each client.
+"""Credentials: folders with a server's CURVE key pair, its clients' public keys and permissions, and a folder for each
+client.
 
 A server's folder holds `server.key` and `server.key_secret`, `signing.key` and perhaps `signing.key_secret` (see
-`embodied.weights.signing`), and `allowed/<name>.key`, the public key and roles of each client. `clients/<name>/` is
-made to be carried to that client's machine: `client.key`, `client.key_secret`, `server.key`, `signing.key`, and
-`signing.key_secret` only for who may push. One folder may be both, for two processes of one machine. Secrets are
-readable by their owner only. The files of keys are those of `zmq.auth`.
+`embodied.weights.signing`), and `allowed/<name>.key`, the public key and permissions of each client. `clients/<name>/`
+is to be copied to that client's machine: `client.key`, `client.key_secret`, `server.key`, `signing.key`, and
+`signing.key_secret` only with the permission to push. One folder may be both, for two processes of one machine. Secret
+keys are readable by their owner only. The key files are those of `zmq.auth`.
 """
 
 import logging
@@ -23,10 +24,10 @@ from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, pri
 log = logging.getLogger(__name__)
 
 ACT, PUSH, ADMINISTER = "act", "push", "administer"
-ROLES = (ACT, PUSH, ADMINISTER)
+PERMISSIONS = (ACT, PUSH, ADMINISTER)
 DOMAIN = "embodied"  # of the sockets with keys, for ZAP
 ALLOWED, CLIENTS = "allowed", "clients"
-MAKE = "make keys with `embodied keys create FOLDER` and `embodied keys add FOLDER NAME role=act`"
+MAKE = "make keys with `embodied keys create FOLDER` and `embodied keys add FOLDER NAME permission=act`"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _FIELD = re.compile(r"\s*([a-z-]+)\s*=\s*(.*?)\s*")
@@ -36,10 +37,10 @@ _warned: set[Path] = set()
 
 
 class Client(NamedTuple):
-    """One client that is let in: its name, what it may do, its public key (40 characters of Z85)."""
+    """One client that may connect: its name, permissions and public key (40 characters of Z85)."""
 
     name: str
-    roles: frozenset[str]
+    permissions: frozenset[str]
     key: str
 
 
@@ -60,24 +61,24 @@ def create_server(folder: Path) -> None:
         _write_pair(folder, "server")
 
 
-def add_client(folder: Path, name: str, roles: Iterable[str], key: str = "") -> Path | None:
-    """Let a client in, or change the roles of one that is; its key stays.
+def add_client(folder: Path, name: str, permissions: Iterable[str], key: str = "") -> Path | None:
+    """Let a client in, or change the permissions of one that is; its key stays.
 
     Args:
         folder: Of the server's keys.
         name: Letters, digits, dash, underscore.
-        roles: Of `ROLES`, at least one.
+        permissions: Of `PERMISSIONS`, at least one.
         key: Public key of a client that has its own pair; empty makes one.
 
     Returns:
         The folder to carry to the client, or None where there is none here.
 
     Raises:
-        UserError: A name, role or key is not one, the key is another client's, or the folder is no server's.
+        UserError: A name, permission or key is not one, the key is another client's, or the folder is no server's.
         CorruptFile: A file of keys cannot be read.
     """
     check_name(name)
-    wanted = check_roles(roles)
+    wanted = check_permissions(permissions)
     check_server(folder)
     if key and not is_key(key):
         raise UserError(f"{key[:60]!r} is no public key", "key", "copy the 40 characters that the server's log shows")
@@ -87,7 +88,8 @@ def add_client(folder: Path, name: str, roles: Iterable[str], key: str = "") -> 
         raise UserError(f"{name} has another key", str(certificate), f"first `embodied keys remove {folder} {name}`")
     other = _owner(folder, key)
     if other not in ("", name):
-        raise UserError(f"that is the key of {other}", str(folder), f"give {other} the roles, or remove it first")
+        fix = f"give {other} the permissions, or remove it first"
+        raise UserError(f"that is the key of {other}", str(folder), fix)
     if key and not known:
         remove(carried)  # left behind by an `add` that was killed
     secret, fresh = folder / "signing.key_secret", not (known or key or carried.exists())
@@ -102,7 +104,7 @@ def add_client(folder: Path, name: str, roles: Iterable[str], key: str = "") -> 
         if carried.exists():
             _furnish(folder, carried, PUSH in wanted)
         public = known or key or read_pair(carried / "client.key_secret")[0].decode()
-        _write_public(certificate, public, {"roles": ",".join(role for role in ROLES if role in wanted)})
+        _write_public(certificate, public, {"permissions": ",".join(one for one in PERMISSIONS if one in wanted)})
     return carried if carried.exists() else None
 
 
@@ -147,13 +149,13 @@ def check_name(name: str) -> None:
         raise UserError(f"{name[:80]!r} cannot name a client", "name", "use letters, digits, - and _, at most 64")
 
 
-def check_roles(roles: Iterable[str]) -> frozenset[str]:
-    """The roles as a set; raises `UserError` if there are none, or one is unknown."""
-    found = frozenset(roles)
-    for role in sorted(found - set(ROLES)):
-        raise UserError(f"unknown role {role[:40]!r}", "role", nearest(role, ROLES))
+def check_permissions(permissions: Iterable[str]) -> frozenset[str]:
+    """The permissions as a set; raises `UserError` if there are none, or one is unknown."""
+    found = frozenset(permissions)
+    for permission in sorted(found - set(PERMISSIONS)):
+        raise UserError(f"unknown permission {permission[:40]!r}", "permission", nearest(permission, PERMISSIONS))
     if not found:
-        raise UserError("a client without a role", "role", f"give some of {','.join(ROLES)}")
+        raise UserError("a client without a permission", "permission", f"give some of {','.join(PERMISSIONS)}")
     return found
 
 
@@ -176,19 +178,20 @@ def read_client(path: Path) -> Client:
     """The client of an `allowed/<name>.key`.
 
     Raises:
-        CorruptFile: It cannot be read, or its name, key or roles are not such.
+        CorruptFile: It cannot be read, or its name, key or permissions are not such.
     """
     fields = _fields(path)
-    key, roles = fields.get("public-key", ""), frozenset(filter(None, fields.get("roles", "").split(",")))
+    key, given = fields.get("public-key", ""), fields.get("permissions", fields.get("roles", ""))  # roles: until 0.1
+    permissions = frozenset(filter(None, given.split(",")))
     for good, what in (
         (_NAME.fullmatch(path.stem), "its name is no client's"),
         (is_key(key), "no public key in it"),
-        (roles, "no roles in it"),
-        (roles <= set(ROLES), f"unknown role {min(roles - set(ROLES), default='')[:40]!r}"),
+        (permissions, "no permissions in it"),
+        (permissions <= set(PERMISSIONS), f"unknown permission {min(permissions - {*PERMISSIONS}, default='')[:40]!r}"),
     ):
         if not good:
             raise CorruptFile(what, str(path), "`embodied keys remove` it, then add it anew")
-    return Client(path.stem, roles, key)
+    return Client(path.stem, permissions, key)
 
 
 def read_pair(path: Path) -> tuple[bytes, bytes]:
@@ -209,7 +212,7 @@ def check_client(folder: Path) -> None:
     """Raise `UserError` where `folder` holds a server's keys, and none for a client."""
     if (folder / "server.key_secret").exists() and not (folder / "client.key_secret").exists():
         made = [path.name for path in sorted((folder / CLIENTS).glob("*")) if path.is_dir() and not is_temporary(path)]
-        here = f" ({', '.join(made[:8])})" if made else f"; make one: embodied keys add {folder} NAME role=act"
+        here = f" ({', '.join(made[:8])})" if made else f"; make one: embodied keys add {folder} NAME permission=act"
         raise UserError("that is a server's folder of keys", str(folder), f"use its clients/NAME{here}")
 
 

@@ -1,7 +1,7 @@
 """Header of a message: a msgpack map, checked alike by sender and receiver.
 
-The fields are `v, kind, id, deadline_ms, session, policy, arrays [[name, dtype, shape]], body`, in this order: the head,
-which differs between two requests of a client, precedes the tail, which repeats. A tail that passed its checks is
+The fields are `v, kind, id, deadline_ms, session, policy, arrays [[name, dtype, shape]], body`, in this order: the
+head, which differs between two requests of a client, precedes the tail, which repeats. A tail that passed its checks is
 cached by its bytes, and is not packed, parsed or checked again.
 """
 

@@ -35,19 +35,19 @@ def test_the_command_from_nothing_to_removal(tmp_path: Path) -> None:
     for secret in keys.glob("*_secret"):
         assert secret.stat().st_mode & 0o777 == 0o600
     assert "choose a new folder" in one_line(embodied("keys", "create", "keys", folder=tmp_path))
-    done = embodied("keys", "add", "keys", "robot", "role=act", folder=tmp_path)
+    done = embodied("keys", "add", "keys", "robot", "permission=act", folder=tmp_path)
     assert done.stdout == "robot may act; carry keys/clients/robot to its machine, where it is keys=FOLDER\n"
-    assert "did you mean act" in one_line(embodied("keys", "add", "keys", "robot", "role=akt", folder=tmp_path))
+    assert "did you mean act" in one_line(embodied("keys", "add", "keys", "robot", "permission=akt", folder=tmp_path))
     done = embodied("keys", "ls", "keys", "--json", folder=tmp_path)
     (robot,) = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (robot["name"], robot["roles"], robot["folder"]) == ("robot", ["act"], "keys/clients/robot")
+    assert (robot["name"], robot["permissions"], robot["folder"]) == ("robot", ["act"], "keys/clients/robot")
     done = embodied("keys", "remove", "keys", "robot", folder=tmp_path)
     assert done.returncode == 0 and names(keys / "allowed") == names(keys / "clients") == []
 
 
 def test_what_is_carried_is_what_a_client_needs(folder: Path) -> None:
-    main(["add", str(folder), "robot", "role=act"])
-    main(["add", str(folder), "learner", "role=act,push"])
+    main(["add", str(folder), "robot", "permission=act"])
+    main(["add", str(folder), "learner", "permission=act,push"])
     robot, learner = folder / "clients" / "robot", folder / "clients" / "learner"
     assert names(robot) == ["client.key", "client.key_secret", "server.key", "signing.key"]
     assert names(learner) == [
@@ -64,14 +64,14 @@ def test_what_is_carried_is_what_a_client_needs(folder: Path) -> None:
 
 
 def test_roles_are_changed_and_clients_admitted_by_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["add", str(folder), "robot", "role=act"])
+    main(["add", str(folder), "robot", "permission=act"])
     (before,) = list_clients(folder)
     shutil.rmtree(folder / "clients" / "robot")
-    main(["add", str(folder), "robot", "role=administer,act"])
-    assert list_clients(folder) == [before._replace(roles=frozenset({"act", "administer"}))]
+    main(["add", str(folder), "robot", "permission=administer,act"])
+    assert list_clients(folder) == [before._replace(permissions=frozenset({"act", "administer"}))]
     assert "robot may act, administer; its key stays" in capsys.readouterr().out
     main(["remove", str(folder), "robot"])
-    main(["add", str(folder), "friend", "role=act,push", f"key={before.key}"])
+    main(["add", str(folder), "friend", "permission=act,push", f"key={before.key}"])
     assert list_clients(folder)[0].key == before.key
     assert "it must have in its folder" in capsys.readouterr().out
     assert not (folder / "clients" / "friend").exists()
@@ -82,7 +82,7 @@ def test_roles_are_changed_and_clients_admitted_by_key(folder: Path, capsys: pyt
     main(["ls", str(folder), "--json"])
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert listed[0]["name"] == "friend" and "bad.key" in listed[1]["damaged"]
-    main(["add", str(folder), "robot", "role=act"])  # another's bad file is in nobody's way
+    main(["add", str(folder), "robot", "permission=act"])  # another's bad file is in nobody's way
     main(["remove", str(folder), "bad"])
     assert [client.name for client in list_clients(folder)] == ["friend", "robot"]
 
@@ -102,15 +102,15 @@ def test_keys_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[
         (["crate", "KEYS"], "did you mean create"),
         (["create"], "write embodied keys create FOLDER"),
         (["add", "KEYS"], "write embodied keys add FOLDER NAME"),
-        (["add", "KEYS", "robot"], "such as role=act"),
-        (["add", "KEYS", "robot", "role="], "such as role=act"),
-        (["add", "KEYS", "robot", "role=act,"], "unknown role ''"),
-        (["add", "KEYS", "robot", "roles=act"], "did you mean role"),
-        (["add", "KEYS", "../robot", "role=act"], "cannot name a client"),
-        (["add", "nowhere", "robot", "role=act"], "not a server's folder of keys"),
+        (["add", "KEYS", "robot"], "such as permission=act"),
+        (["add", "KEYS", "robot", "permission="], "such as permission=act"),
+        (["add", "KEYS", "robot", "permission=act,"], "unknown permission ''"),
+        (["add", "KEYS", "robot", "permissions=act"], "did you mean permission"),
+        (["add", "KEYS", "../robot", "permission=act"], "cannot name a client"),
+        (["add", "nowhere", "robot", "permission=act"], "not a server's folder of keys"),
         (["ls", "nowhere"], "not a server's folder of keys"),
         (["ls", "KEYS", "--jsn"], "unknown flag"),
-        (["ls", "KEYS", "role=act"], "ls takes none"),
+        (["ls", "KEYS", "permission=act"], "ls takes none"),
         (["remove", "KEYS", "robot"], "no client 'robot'"),
         (["remove", "KEYS", "robot", "--json"], "--json is for ls"),
         (["remove", "KEYS", "../server"], "no client"),

@@ -63,7 +63,7 @@ class Robot:
     """Asks one server, again and again."""
 
     def __init__(self, address: str, keys: Path | None = None, policy: str = "") -> None:
-        self.client = RemoteClient(address, timeout_s=LIMIT_S, keys=keys, role="robot", policy=policy)
+        self.client = RemoteClient(address, timeout_s=LIMIT_S, keys=keys, priority="robot", policy=policy)
         self.spec = self.client.hello()
         self.rows = Rows.of_envs(1)
 
@@ -166,8 +166,8 @@ def test_keys_roles_and_several_policies(root: Path) -> None:
     shutil.copytree(root / "runs" / "a", root / "runs" / "b")
     for words in (
         ["create", "keys"],
-        ["add", "keys", "arm", "role=act"],
-        ["add", "keys", "ops", "role=administer,act"],
+        ["add", "keys", "arm", "permission=act"],
+        ["add", "keys", "ops", "permission=administer,act"],
     ):
         assert embodied("keys", *words, folder=root).returncode == 0
     address = "tcp://127.0.0.1:47834"

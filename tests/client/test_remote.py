@@ -55,7 +55,7 @@ def test_what_is_no_picture_is_not_sent_as_one(address: str) -> None:
 
 
 def test_several_questions_at_once(address: str) -> None:
-    client = RemoteClient(address, 20.0, role="robot")
+    client = RemoteClient(address, 20.0, priority="robot")
     client.hello()
     asked = []
     for step in range(4):
@@ -73,7 +73,7 @@ def test_several_questions_at_once(address: str) -> None:
 
 
 def test_an_answer_that_would_come_too_late(address: str) -> None:
-    client, slow = RemoteClient(address, 20.0, role="robot"), observation(1, 1, takes=0.4)
+    client, slow = RemoteClient(address, 20.0, priority="robot"), observation(1, 1, takes=0.4)
     client.hello()
     with pytest.raises(DeadlineExceeded):
         act(client, slow, deadline_s=0.1)

@@ -9,7 +9,7 @@ from tests.serving.tiny import manifest, tensors
 from tests.serving.world import World, codes
 
 
-def test_each_kind_needs_its_role_and_a_removed_key_is_refused() -> None:
+def test_each_kind_needs_its_permission_and_a_removed_key_is_refused() -> None:
     world = World()
     reader = Caller("reader", frozenset({ACT}))
     pusher = Caller("pusher", frozenset({"push"}))
@@ -22,7 +22,7 @@ def test_each_kind_needs_its_role_and_a_removed_key_is_refused() -> None:
     world.say("b", "status", 7, caller=pusher)
     said = world.until({1, 2, 3, 4, 5, 6, 7})
     assert [said[id].kind for id in (1, 4, 7)] == ["hello", "ack", "status"]
-    for id, words in ((2, "role push"), (3, "role administer"), (5, "role act"), (6, "not let in")):
+    for id, words in ((2, "permission push"), (3, "permission administer"), (5, "permission act"), (6, "not let in")):
         error = error_from_body(said[id].body)
         assert isinstance(error, Unauthorized) and words in error.what
 
@@ -87,7 +87,7 @@ def test_a_greedy_session_leaves_room_for_others() -> None:
     for id in range(1, 7):
         world.ask("greedy", id)
     world.ask("modest", 7)
-    world.ask("r", 8, role="robot")
+    world.ask("r", 8, priority="robot")
     answers = [entry for _ in range(8) for entry in world.hear()]
     said = codes(answers)
     assert said[7] == said[8] == "" and [said[id] for id in (3, 4, 5, 6)] == ["busy"] * 4

@@ -114,17 +114,21 @@ def test_weights_switch_between_batches() -> None:
 
 def test_hello_status_reset_and_what_is_not_served_here() -> None:
     world = World()
-    world.say("a", "hello", 1, body={"body": BODY.to_dict(), "agent": "robot"})
-    world.say("a", "hello", 2, body={"body": BODY.to_dict(), "agent": "left"})
-    world.say("a", "hello", 3, body={"body": {"task": 1}})
+    world.say("a", "hello", 1, body={"env": BODY.to_dict(), "agents": ["robot"]})
+    world.say("a", "hello", 2, body={"env": BODY.to_dict(), "agents": ["left"]})
+    world.say("a", "hello", 3, body={"env": {"task": 1}})
     world.say("a", "status", 4)
     world.ask("b", 1)
     world.say("b", "reset", 5)
     world.say("a", "segment", 6)
     world.say("a", "status", 7, policy="other")
+    world.say("a", "hello", 8, body={"env": BODY.to_dict(), "agents": "robot"})
+    world.say("a", "hello", 9, body={"env": BODY.to_dict(), "agents": []})
     said = {message.id: message for _, message in world.hear()}
-    assert said[1].body["spec"] == SPEC.to_dict()
-    assert [said[id].body["code"] for id in (2, 3, 6, 7)] == ["spec_mismatch", "message", "message", "user"]
+    assert said[1].body["spec"] == said[9].body["spec"] == SPEC.to_dict()
+    assert [said[id].body["code"] for id in (2, 3, 6, 7, 8)] == [
+        "spec_mismatch", "message", "message", "user", "message",
+    ]  # fmt: skip
     assert said[4].body["policy"] == "tiny" and said[4].body["sessions"] == 1
     assert said[5].body == {"forgotten": 1}
     assert world.station.counts.batches == 0
@@ -252,9 +256,9 @@ def test_another_thread_sees_that_a_batch_is_being_computed() -> None:
     assert seen == [100.0] and world.station.computing_since is None
 
 
-def test_roles_and_modes_of_a_wrong_type_are_refused() -> None:
+def test_priorities_and_modes_of_a_wrong_type_are_refused() -> None:
     world = World()
-    for id, body in enumerate(({"role": 3}, {"role": "king"}, {"role": ["robot"]}), 1):
+    for id, body in enumerate(({"priority": 3}, {"priority": "king"}, {"priority": ["robot"]}), 1):
         world.say("a", "hello", id, body=body)
     world.ask("a", 4, mode="median")
     world.ask("a", 5, mode=[1])  # type: ignore[arg-type]

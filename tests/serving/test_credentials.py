@@ -59,8 +59,8 @@ def ask(served: tuple[str, Path, Path]) -> Iterator[Callable[..., str]]:
         requester.close()
 
 
-def client(folder: Path, name: str, *roles: str) -> Path:
-    carried = add_client(folder, name, roles)
+def client(folder: Path, name: str, *permissions: str) -> Path:
+    carried = add_client(folder, name, permissions)
     assert carried is not None
     return carried
 
@@ -75,8 +75,8 @@ def test_a_known_client_gets_chunks(served: tuple[str, Path, Path]) -> None:
 def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Callable[..., str]) -> None:
     folder = served[1]
     actor, learner, admin = (
-        client(folder, name, *roles)
-        for name, roles in {"actor": ("act",), "learner": ("act", "push"), "admin": ("administer",)}.items()
+        client(folder, name, *permissions)
+        for name, permissions in {"actor": ("act",), "learner": ("act", "push"), "admin": ("administer",)}.items()
     )
     assert ask(actor, "status") == ask(learner, "status") == ask(admin, "status") == "status"
     assert ask(actor, "push", op="begin") == "unauthorized"
@@ -92,7 +92,7 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
 def test_the_refusal_says_what_would_help(served: tuple[str, Path, Path]) -> None:
     address, folder, _ = served
     asking = Requester(address, "policy server", keys=client(folder, "curious", "act"))
-    with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious role=act,administer$"):
+    with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious permission=act,administer$"):
         asking.request("point", body={"slot": "held", "version": None}, timeout_s=LONG)
     asking.close()
 
@@ -136,7 +136,7 @@ def test_strangers_get_no_answer_and_are_told_of_keys(served: tuple[str, Path, P
             asking.request("status", timeout_s=SHORT)
         asking.close()
     (other,) = list_clients(tmp_path / "other")
-    line = f"embodied keys add {folder} NAME role=act key='{other.key}'"
+    line = f"embodied keys add {folder} NAME permission=act key='{other.key}'"
     assert _until(lambda: str(line in log.read_text()), "True")
     assert log.read_text().count(line) == 1
 

@@ -48,9 +48,9 @@ def messages() -> list[list[bytes]]:
     begin = {"op": "begin", "manifest": manifest(9).to_dict(), "signature": "", "back": False, "memory": ""}
     label = manifest(9).label
     plain = [
-        ("hello", {"body": BODY.to_dict(), "agent": "robot", "role": "robot"}, {}),
+        ("hello", {"env": BODY.to_dict(), "agents": ["robot"], "priority": "robot"}, {}),
         ("act", {"mode": "sample"}, act),
-        ("act", {"mode": "mean", "role": "tool"}, act),
+        ("act", {"mode": "mean", "priority": "tool"}, act),
         ("reset", {}, {}),
         ("outcome", {}, outcome),
         ("status", {"follow": {"name": "edge", "serving": label}}, {}),

@@ -1,7 +1,13 @@
 """Who is computed first, and what is not computed at all: the server without sockets, on a fake clock."""
 
+from typing import Any
+
+import numpy as np
+
+from embodied.data import ActionChunk, Observation
 from embodied.errors import DeadlineExceeded
-from embodied.wire.codecs import error_from_body
+from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays
+from tests.serving.tiny import observation
 from tests.serving.world import World, codes
 
 
@@ -12,7 +18,7 @@ def test_a_robot_waits_for_nobody_and_simulators_fill_its_batch() -> None:
     world.hear()
     world.ask("a", 2, rows=3)
     assert world.hear() == [], "a simulator waits for the other one"
-    world.say("r", "hello", 9, body={"role": "robot"})
+    world.say("r", "hello", 9, body={"priority": "robot"})
     world.ask("r", 10, rows=2)
     assert world.station.wait() == 0
     assert [answer.id for _, answer in world.hear()] == [9, 10], "a batch has room for four rows"
@@ -27,7 +33,7 @@ def test_simulators_do_not_starve_behind_robots() -> None:
     world.ask("a", 1, rows=2)
     for id in range(2, 30):
         world.now += 0.1
-        world.ask("r", id, rows=2, role="robot")
+        world.ask("r", id, rows=2, priority="robot")
         if 1 in [answer.id for _, answer in world.hear()]:
             break
     assert 0.5 <= world.now - 100.0 <= 0.7
@@ -96,10 +102,10 @@ def test_a_robot_is_not_made_late_by_the_simulators_that_fill_its_batch() -> Non
         world.ask("sim", id, rows=64)
         world.hear()
         world.policy.seconds = 0.01
-        world.ask("r", 10 + id, rows=1, role="robot")
+        world.ask("r", 10 + id, rows=1, priority="robot")
         world.hear()
     world.ask("sim", 20, rows=64)
-    world.ask("r", 21, rows=1, role="robot", deadline_ms=100)
+    world.ask("r", 21, rows=1, priority="robot", deadline_ms=100)
     assert [answer.id for _, answer in world.hear()] == [21]
     assert codes(world.hear()) == {20: ""}
 
@@ -125,13 +131,44 @@ def test_a_slow_stretch_locks_a_robot_out_until_the_first_try() -> None:
     world = World()
     world.policy.seconds = 0.5
     for id in range(1, 17):
-        world.ask("r", id, role="robot")
+        world.ask("r", id, priority="robot")
         world.hear()
     world.policy.seconds = 0.01
     began, answered = world.now, []
     for id in range(20, 220):
-        world.ask("r", id, role="robot", deadline_ms=100)
+        world.ask("r", id, priority="robot", deadline_ms=100)
         if codes(world.hear())[id] == "":
             answered.append(world.now - began)
         world.now += 0.05
     assert answered[0] < 3.0 and len(answered) > 140, "and from then on every one is answered"
+
+
+def test_rows_of_several_agents_and_times_of_streams_go_through_one_request() -> None:
+    """Two requests, of which one has a stream captured at another time than the rest."""
+    world = World()
+    seen_by_policy: list[Observation] = []
+    act = world.policy.act
+
+    def noted(observation: Observation, *rest: Any) -> ActionChunk:
+        seen_by_policy.append(observation)
+        return act(observation, *rest)
+
+    world.policy.act = noted  # type: ignore[method-assign]
+    for turn in range(2):  # the second time the form of the arrays is known
+        for session, stamped in (("a", True), ("b", False)):
+            seen = observation(4, turn)
+            seen.rows.agent[:] = [0, 1, 0, 1]
+            seen.time[:] = 5.0
+            if stamped:
+                seen.times = {"camera": np.array([1.0, 2.0, 3.0, 4.0])}
+            arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
+            world.say(session, "act", turn + 1, body={"mode": "mean"}, arrays=arrays)
+        answers = world.hear()
+        assert len(answers) == 2
+        for _, answer in answers:
+            chunk = chunk_from_message(answer.body, answer.arrays)
+            assert chunk.rows.agent.tolist() == [0, 1, 0, 1]
+    for batch in seen_by_policy:
+        assert batch.rows.agent.tolist() == [0, 1] * 4
+        assert batch.times.keys() == {"camera"}
+        assert batch.times["camera"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 5.0]

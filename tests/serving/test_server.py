@@ -25,6 +25,7 @@ from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, EnvSpec, Stream
 from embodied.wire.message import Message, encode
 from tests.serving.tiny import (
+    AGENT,
     BODY,
     SPAWN,
     SPEC,
@@ -144,10 +145,15 @@ def test_local_and_remote_clients_refuse_alike(one_server: str) -> None:
     spoiled = seen.streams["joint_pos"].copy()
     spoiled[2, 1] = np.nan
     other = EnvSpec("wave", {"robot": AgentSpec((Stream("joint_pos", (7,), unit="rad"),), ())}, 20.0)
+    two = EnvSpec("pair", {"left": AGENT, "right": AGENT}, 20.0)
+    deaf = EnvSpec("pair", {"left": AGENT, "right": AgentSpec((), AGENT.actions)}, 20.0)
     torn = {**tensors(2), "weight": np.zeros((4, 6), np.float32)}
     cases = [
         (SpecMismatch, "joint_pos", lambda c: c.hello(other)),
         (SpecMismatch, "no agent left", lambda c: c.hello(BODY, "left")),
+        (SpecMismatch, "name one of left, right", lambda c: c.hello(two)),
+        (SpecMismatch, "no agent third", lambda c: c.hello(two, ["left", "third"])),
+        (SpecMismatch, "joint_pos", lambda c: c.hello(deaf, ("left", "right"))),
         (SpecMismatch, "camera", lambda c: c.act(changed("camera", None), keys, "mean")),
         (SpecMismatch, "field dtype", lambda c: c.act(changed("joint_pos", np.zeros((3, 4))), keys, "mean")),
         (SpecMismatch, "field shape", lambda c: c.act(changed("camera", np.zeros((3, 1), np.uint8)), keys, "mean")),
@@ -163,6 +169,7 @@ def test_local_and_remote_clients_refuse_alike(one_server: str) -> None:
     ]
     said = []
     for client in _both(one_server):
+        assert client.hello(two, "right") == client.hello(two, ["left", "right"]) == client.hello(deaf, "left") == SPEC
         client.push(manifest(5), tensors(5))
         said.append([])
         for kind, words, call in cases:

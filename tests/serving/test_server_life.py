@@ -146,7 +146,7 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
     with pytest.raises(Unauthorized, match="robot may not send push"):
         one.push(manifest(3), tensors(3))
     assert two.push(manifest(3), tensors(3)) == one.version() == manifest(3).version
-    with pytest.raises(Unauthorized, match="role administer"):
+    with pytest.raises(Unauthorized, match="permission administer"):
         two.point("pinned", 3)
     remove_client(folder, "robot")
     limit = time.monotonic() + 30

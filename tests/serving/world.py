@@ -45,11 +45,11 @@ class World:
         self.station.handle((peer or session).encode(), frames, caller, waited)
 
     def ask(
-        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", role: str | None = None, **fields: Any
+        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", priority: str | None = None, **fields: Any
     ) -> None:
         seen = observation(rows, id)
         arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
-        body = {"mode": mode} if role is None else {"mode": mode, "role": role}
+        body = {"mode": mode} if priority is None else {"mode": mode, "priority": priority}
         self.say(session, "act", id, body=body, arrays=arrays, **fields)
 
     def until(self, ids: set[int]) -> dict[int, Message]:

@@ -6,7 +6,7 @@ import zmq
 
 from embodied.errors import UserError
 from embodied.wire import addresses
-from embodied.wire.credentials import ROLES, list_clients
+from embodied.wire.credentials import PERMISSIONS, list_clients
 from embodied.wire.endpoint import Requester
 
 
@@ -96,7 +96,7 @@ def test_keys(router: zmq.Socket[bytes], tmp_path: Path) -> None:
         addresses.create_keys(tmp_path)
     for name in ("server", "client"):
         assert (tmp_path / f"{name}.key_secret").stat().st_mode & 0o077 == 0
-    assert [client.roles for client in list_clients(tmp_path)] == [frozenset(ROLES)]
+    assert [client.permissions for client in list_clients(tmp_path)] == [frozenset(PERMISSIONS)]
     (tmp_path / "server.key_secret").write_text((tmp_path / "server.key").read_text())
     with pytest.raises(UserError, match="secret half"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)

@@ -17,7 +17,7 @@ from embodied.errors import CorruptFile, UserError
 from embodied.wire import addresses
 from embodied.wire.authenticator import AllowList, authenticator
 from embodied.wire.credentials import (
-    ROLES,
+    PERMISSIONS,
     add_client,
     create_server,
     is_key,
@@ -126,7 +126,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
             time.sleep(0.01)
         (line,) = [record.getMessage() for record in caplog.records if record.name == "embodied.wire.authenticator"]
         key = line.rpartition("key='")[2].rstrip("'")
-        assert f"embodied keys add {folder} NAME role=act key='" in line
+        assert f"embodied keys add {folder} NAME permission=act key='" in line
         add_client(folder, "friend", ["act"], key)
         until(allowed)
         with calling(address, stranger) as dealer:
@@ -244,7 +244,7 @@ def test_a_list_that_is_read_while_it_is_written_always_knows_who_stays(folder: 
 
     def write() -> None:
         for count in range(30):
-            add_client(folder, f"other{count % 3}", [ROLES[count % 2]])
+            add_client(folder, f"other{count % 3}", [PERMISSIONS[count % 2]])
             remove_client(folder, f"other{count % 3}")
         ended.set()
 
@@ -268,7 +268,7 @@ def test_roles_change_and_keys_stay(folder: Path) -> None:
         "client.key", "client.key_secret", "server.key", "signing.key"]  # fmt: skip
     add_client(folder, "robot", ["push", "act"])
     (after,) = list_clients(folder)
-    assert after == before._replace(roles=frozenset({"act", "push"})) and (robot / "signing.key_secret").exists()
+    assert after == before._replace(permissions=frozenset({"act", "push"})) and (robot / "signing.key_secret").exists()
     add_client(folder, "robot", ["act"])
     assert list_clients(folder) == [before] and not (robot / "signing.key_secret").exists()
     for path in folder.rglob("*"):
@@ -292,14 +292,14 @@ def test_who_pushes_signs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "roles", "key", "said"),
+    ("name", "permissions", "key", "said"),
     [
         ("", ["act"], "", "cannot name a client"),
         ("../robot", ["act"], "", "cannot name a client"),
         ("-robot", ["act"], "", "cannot name a client"),
         ("a" * 65, ["act"], "", "cannot name a client"),
         ("robot\n", ["act"], "", "cannot name a client"),
-        ("robot", [], "", "without a role"),
+        ("robot", [], "", "without a permission"),
         ("robot", ["actt"], "", "did you mean act"),
         ("robot", ["act"], "short", "no public key"),
         ("robot", ["act"], "#" * 40, "no public key"),
@@ -307,11 +307,11 @@ def test_who_pushes_signs(folder: Path) -> None:
         ("robot", ["act"], "KNOWN", "that is the key of known"),
     ],
 )
-def test_mistakes_are_one_line(folder: Path, name: str, roles: list[str], key: str, said: str) -> None:
+def test_mistakes_are_one_line(folder: Path, name: str, permissions: list[str], key: str, said: str) -> None:
     add_client(folder, "known", ["act"])
     before = list_clients(folder)
     with pytest.raises(UserError) as caught:
-        add_client(folder, name, roles, before[0].key if key == "KNOWN" else key)
+        add_client(folder, name, permissions, before[0].key if key == "KNOWN" else key)
     assert said in caught.value.line() and "\n" not in caught.value.line()
     assert list_clients(folder) == before
 

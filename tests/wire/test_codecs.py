@@ -86,3 +86,18 @@ def test_errors_keep_their_class() -> None:
         back = error_from_body(error.to_dict())
         assert type(back) is type(error) and back.line() == error.line()
     assert type(error_from_body({"code": "news", "what": 3})) is InfrastructureError
+
+
+def test_capture_times_of_streams_travel_with_their_stream() -> None:
+    seen = observation()
+    seen.times = {"joint_pos": np.array([0.5, 0.25, -1.0])}
+    arrays = observation_to_arrays(seen)
+    back = observation_from_arrays(arrays)
+    assert back.times.keys() == {"joint_pos"} and back.times["joint_pos"].tolist() == [0.5, 0.25, -1.0]
+    for name, value in (
+        ("times/joint_pos", np.zeros(2)),
+        ("times/joint_pos", np.zeros(3, np.float32)),
+        ("times/nothing", np.zeros(3)),
+    ):
+        with pytest.raises(MessageError):
+            observation_from_arrays({**arrays, name: value})

@@ -147,7 +147,7 @@ class GrootGateway:
         """A session of the policy server."""
         settings = self._settings
         wait_s = settings.timeout_s if timeout_s is None else timeout_s
-        return RemoteClient(settings.server, wait_s, settings.keys, role="robot", policy=settings.policy)
+        return RemoteClient(settings.server, wait_s, settings.keys, priority="robot", policy=settings.policy)
 
     def run(self, stop: threading.Event) -> int:
         """Answer until `stop` is set, a permitted `kill`, or the server has another policy; returns the exit status.

@@ -24,7 +24,7 @@ class Heartbeat:
     """
 
     def __init__(self, server: str, deadline_s: float, keys: str | Path | None = None, policy: str = "") -> None:
-        self._connect = lambda timeout_s: RemoteClient(server, timeout_s, keys, role="tool", policy=policy)
+        self._connect = lambda timeout_s: RemoteClient(server, timeout_s, keys, priority="tool", policy=policy)
         self._client = self._connect(deadline_s)
         self._deadline_s = deadline_s
         self._heard, self._trouble = -float("inf"), f"policy server at {server} has not answered yet"

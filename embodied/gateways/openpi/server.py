@@ -155,7 +155,7 @@ class OpenpiGateway:
             full = self._open > self._settings.connections
             number = self._seen = self._seen + 1
         asked = self._settings
-        client = RemoteClient(asked.server, asked.timeout_s, asked.keys, role="robot", policy=asked.policy)
+        client = RemoteClient(asked.server, asked.timeout_s, asked.keys, priority="robot", policy=asked.policy)
         try:
             if full:
                 connection.close(1013, "too many clients")
