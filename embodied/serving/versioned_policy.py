@@ -95,11 +95,12 @@ class VersionedPolicy:
         rows = observation.rows
         count = len(rows)
         where = f"observation for policy {self.spec.name}"
-        for name, vector in (
+        vectors: tuple[tuple[str, NDArray[Any]], ...] = (
             ("env", rows.env), ("agent", rows.agent), ("episode", rows.episode),
             ("step", rows.step), ("time", observation.time),
             *((f"time of {name}", times) for name, times in observation.times.items()),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for name, vector in vectors:
             if vector.shape != (count,):
                 raise DataError(f"{name} has shape {vector.shape} for {count} rows", where, "send one value per row")
         if noise_keys.shape != (count, 5) or noise_keys.dtype != np.int64:
