@@ -160,7 +160,7 @@ def test_code_in_a_checkpoint_never_runs(tmp_path: Path) -> None:
     from embodied.runs.checkpoint import _checksum
 
     body = {"step": 1, "files": {name: _checksum(path / name) for name in FILES}, "state": {}}
-    (path / "state.json").write_bytes(sealed(env))
+    (path / "state.json").write_bytes(sealed(body))
     with pytest.raises(CorruptFile, match=r"learner\.pt"):
         load(path)
     assert not (tmp_path / "ran").exists()
