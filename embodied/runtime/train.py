@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
+from embodied.build import resolve
 from embodied.errors import CorruptFile, InfrastructureError, UserError
 from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
 from embodied.runs import checkpoint as checkpoints
 from embodied.runs import run_folder
 from embodied.train.demonstrations import find_episodes
-from embodied.train.loop import InlineRun
+from embodied.train.loop import Loop
 from embodied.train.pretrained import find_weights
+from embodied.train.protocol import check_clone
 from embodied.train.publisher import RestoreAsked
 from embodied.train.report import report
 from embodied.train.settings import CONFIG, Settings, resumed_config, typed
@@ -61,67 +63,75 @@ def _located(settings: Settings, config: DictConfig, root: Path) -> Settings:
 def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> str:
     """Run until the end of training and report; returns the last line. The caller holds the folder's lock.
 
-    A run that is to go back to a checkpoint after a rollback starts again from it, as a resumed one does, so that
-    nothing gathered before trains it.
+    A run that is to go back to a checkpoint after a rollback starts again from it, like a resumed one, so that nothing
+    gathered before trains it.
     """
-    torch.set_num_threads(settings.runtime.threads)
+    runtime: Any = resolve({"_target_": settings.runtime._target_}, "runtime")(settings)
     title = f"{settings.task.get('name')} {folder.name}"
     while True:
         attempt = run_folder.next_attempt(folder)
-        with Progress(title, settings.budget.env_steps, settings.budget.wall_s or float("inf")) as progress:
-            run = InlineRun(settings, folder, attempt, progress)
+        with (
+            Progress(title, settings.budget.env_steps, settings.budget.wall_s or float("inf")) as progress,
+            runtime.open(folder, attempt, progress) as loop,
+        ):
             try:
-                if attempt:
-                    _take_up(run)
+                resumed = attempt > 0 and _resume(loop)
                 # Only now are the settings known to fit: a refused resume leaves the run those that did.
                 write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
                 run_folder.point_latest(root, folder)
-                run.run()
-                return report(run)
+                runtime.run(loop, resumed)
+                return report(loop)
             except RestoreAsked:
-                run.store.seal()
-            finally:
-                run.close()
+                loop.parts.store.seal()
 
 
-def _take_up(run: InlineRun) -> None:
-    """Go on from the newest checkpoint, or from that of the version a rollback went back to, if that was asked for."""
-    folder, say = run.folder / "checkpoints", run.progress.say
-    held = run.registry.held(run.spec.name)
+def _resume(loop: Loop) -> bool:
+    """Continue from the newest checkpoint, or from that of the version a rollback went back to, if that was asked for.
+
+    Returns:
+        Whether there is any checkpoint.
+    """
+    parts, say = loop.parts, loop.parts.progress.say
+    held = parts.registry.held(parts.spec.name)
     if held is not None and held.restore:
-        saved: checkpoints.Loaded | None = _rolled_back(run)
+        saved: checkpoints.Loaded | None = _rolled_back(loop)
     else:
-        held, saved = None, checkpoints.latest(folder, run.spec.to_dict())
+        held, saved = None, checkpoints.latest(parts.folder / "checkpoints", parts.spec.to_dict())
     if saved is None:
-        run.metrics.truncate_after(-1)
-        say(f"starting {run.folder} anew")
-        return
-    run.restore(saved, held)
-    say(f"{'going back' if held else 'resuming'} {run.folder} {'to' if held else 'at'} step {run.step}")
-    if run.warm and run.finished:
-        say("it has reached its end: a larger evaluate.target or budget.env_steps lets it go on")
+        parts.metrics.truncate_after(-1)
+        say(f"starting {parts.folder} anew")
+        return False
+    if parts.settings.compare.split is not None:
+        check_clone(parts)
+    parts.end_cloning()
+    loop.restore(saved, held)
+    say(f"{'going back' if held else 'resuming'} {parts.folder} {'to' if held else 'at'} step {loop.metrics.step}")
+    if loop.finished:
+        say("it has reached its end: a larger evaluate.target or budget.env_steps lets it continue")
+    return True
 
 
-def _rolled_back(run: InlineRun) -> "checkpoints.Loaded":
+def _rolled_back(loop: Loop) -> checkpoints.Loaded:
     """The checkpoint paired with the version that was rolled back to, or with the newest before it that is whole.
 
     Raises:
         InfrastructureError: There is none any more.
     """
-    folder, spec = run.folder / "checkpoints", run.spec.to_dict()
+    parts = loop.parts
+    folder, spec = parts.folder / "checkpoints", parts.spec.to_dict()
     there = checkpoints.steps(folder)
-    for version, step in run.registry.restorable(run.spec.name):
+    for version, step in parts.registry.restorable(parts.spec.name):
         if step not in there:
             continue
         try:
             saved = checkpoints.load(folder / f"{step:08d}", spec)
         except CorruptFile as error:
-            run.progress.say(f"not the checkpoint of version {version.number}: {error.line()}")
+            parts.progress.say(f"not the checkpoint of version {version.number}: {error.line()}")
             continue
         checkpoints.discard_after(folder, step)
         return saved
     raise InfrastructureError(
         "no checkpoint of the version rolled back to, or of one before it, is whole",
         str(folder),
-        f"`embodied weights resume run={run.folder}` goes on from the newest checkpoint",
+        f"`embodied weights resume run={parts.folder}` continues from the newest checkpoint",
     )

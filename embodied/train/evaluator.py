@@ -1,7 +1,8 @@
-"""The present version on seeds, a part of them at once: what became of each, and the first episodes whole."""
+"""Evaluator stage: plays the present version on seeds, a part of them per tick."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,20 @@ from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Episode, Observation
 from embodied.evaluate.cell import BATCH
+from embodied.monitor.timing import Stopwatch
 from embodied.rollout.env import Env
 from embodied.rollout.play import Counts, Decide, Played, play
 from embodied.runs.parts import make_env
 from embodied.spec import PolicySpec
+from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.messages import EVALUATOR, KEEPER, METRICS, Episodes, Evaluated, Published
+from embodied.train.metrics import evaluation_metrics
 from embodied.train.settings import Settings
 
 
 @dataclass(frozen=True)
 class Evaluation(Counts):
-    """N episodes.
+    """Results of N episodes.
 
     Attributes:
         outcomes: [N] uint8 of `Outcome`.
@@ -31,49 +36,142 @@ class Evaluation(Counts):
     shown: list[Episode]
 
 
+@dataclass
+class _Running:
+    """An evaluation in progress: its segments' name, the seeds of each part, and the results of the parts played."""
+
+    name: str
+    parts: list[NDArray[Any]]
+    step: int | None
+    outcomes: list[NDArray[np.uint8]] = field(default_factory=list)
+    lengths: list[NDArray[np.int32]] = field(default_factory=list)
+    shown: list[Episode] = field(default_factory=list)
+    seeds: int = 0
+
+
 class Evaluator:
-    """Plays tests on envs that it keeps for the next one.
+    """Evaluates every version that is due, on environments that it keeps for the next evaluation.
+
+    At most `BATCH` episodes are played at once, and only their pictures are in memory.
 
     Args:
         settings: Of the run.
-        spec: Of the policy that decides.
-        decide: What answers.
-        store: Makes episodes of what was played, and stores them.
+        spec: Of the policy.
+        decide: Answers observations with the version that is served.
+        episodes: Makes whole episodes, with their rewards.
+        attempt: Start of the run.
+        watch: Gets the seconds of `evaluation`.
+
+    Attributes:
+        reached: Evaluations in a row that reached the target.
+        success: Rate of the last one; NaN before the first.
+        result: Of the evaluation that was started last; None while it runs.
     """
+
+    name = EVALUATOR
 
     def __init__(
         self,
         settings: Settings,
         spec: PolicySpec,
         decide: Decide,
-        store: Callable[[Played], list[Episode]],
+        episodes: Callable[[Played], list[Episode]],
+        attempt: int,
+        watch: Stopwatch,
     ) -> None:
-        self._settings, self._spec, self._decide, self._store = settings, spec, decide, store
+        self._settings, self._spec, self._decide, self._episodes = settings, spec, decide, episodes
+        self.watch, self._attempt = watch, attempt
+        self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
+        self.reached, self.success = 0, math.nan
+        self.result: Evaluation | None = None
+        self._running: _Running | None = None
         self._env: Env | None = None
         self._size, self._times = 0, 0
 
-    def test(self, seeds: NDArray[Any], name: str) -> Evaluation:
-        """Play each of [N] seeds exactly once, at most `BATCH` at a time, of which alone pictures are in memory.
+    def start(self, seeds: NDArray[Any], name: str, step: int | None = None) -> None:
+        """Begin to play each of [N] seeds exactly once.
 
         Args:
+            seeds: Whole numbers.
             name: Of the segments.
+            step: Update whose evaluation is reported to the metrics; None for `result` alone.
         """
         self._times = self._times + 1 if len(seeds) == self._size else 0
-        self._size, first = len(seeds), 0
-        outcomes, lengths, shown = list[NDArray[np.uint8]](), list[NDArray[np.int32]](), list[Episode]()
-        for some in np.array_split(seeds, -(-len(seeds) // BATCH)):
-            env = self._envs(len(some))
-            decide = self._decide if len(some) == len(seeds) else self._as_part(first)
-            played = play(env, decide, some, self._spec, id=name, mode="evaluation")
-            first += len(some)
-            episodes = self._store(played)
-            shown += episodes[: max(self._settings.render.episodes - len(shown), 0)]
-            outcomes.append(played.outcomes)
-            lengths.append(played.lengths)
-        return Evaluation(np.concatenate(outcomes), np.concatenate(lengths), shown)
+        self._size, self.result = len(seeds), None
+        parts = np.array_split(seeds, -(-len(seeds) // BATCH))
+        self._running = _Running(f"{self._attempt}-{name}", list(parts), step)
+
+    def start_regular(self, step: int, report: bool = False) -> None:
+        """Begin the evaluation that is repeated throughout a run."""
+        given = self._settings.evaluate
+        self.start(np.arange(given.seed, given.seed + given.episodes), f"eval-{step}", step if report else None)
+
+    def tick(self, now: float) -> bool:
+        """Play one part of an evaluation, or look whether a version is due for one."""
+        if self.outbox.room < 2:
+            return False
+        if self._running is None:
+            if (message := self.inbox.take()) is None:
+                return False
+            published: Published = message.body
+            if published.fresh and self._due(published):
+                self.start_regular(published.step, report=True)
+            elif published.fresh:
+                self.outbox.put(METRICS, Evaluated(published.step, {}))
+            return True
+        with self.watch("evaluation"):
+            self._play(self._running)
+        return True
+
+    def doing(self) -> str:
+        """As `Stage.doing`."""
+        return "evaluation" if self._running is not None else ""
+
+    def state(self) -> dict[str, Any]:
+        """As `Stage.state`."""
+        return {"reached": self.reached}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """As `Stage.load`."""
+        self.reached = int(state["reached"])
+
+    def judge(self, result: Evaluation) -> dict[str, float]:
+        """Compare a regular evaluation with the target; its metrics."""
+        values = evaluation_metrics(result, result.lengths)
+        self.success = values["eval/success_rate"]
+        self.reached = self.reached + 1 if self.success >= self._settings.evaluate.target else 0
+        return values
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _due(self, published: Published) -> bool:
+        every, budget = self._settings.evaluate.every, self._settings.budget.env_steps
+        return published.step % every == 0 or published.env_steps >= budget
+
+    def _play(self, running: _Running) -> None:
+        seeds = running.parts.pop(0)
+        env = self._envs(len(seeds))
+        decide = self._decide if len(seeds) == self._size else self._as_part(running.seeds)
+        played = play(env, decide, seeds, self._spec, id=running.name, mode="evaluation")
+        episodes = self._episodes(played)
+        self.outbox.put(KEEPER, Episodes(episodes))
+        running.shown += episodes[: max(self._settings.render.episodes - len(running.shown), 0)]
+        running.seeds += len(seeds)
+        running.outcomes.append(played.outcomes)
+        running.lengths.append(played.lengths)
+        if running.parts:
+            return
+        self.result = Evaluation(np.concatenate(running.outcomes), np.concatenate(running.lengths), running.shown)
+        self._running = None
+        if running.step is not None:
+            self.outbox.put(METRICS, Evaluated(running.step, self.judge(self.result)))
 
     def _as_part(self, first: int) -> Decide:
-        """Decisions for envs from `first` on of a test, with the noise that all of them at once would have."""
+        """Decisions for envs from `first` on of an evaluation, with the noise that all of them at once would have."""
         times = self._times
 
         def decide(seen: Observation) -> ActionChunk:
@@ -81,11 +179,6 @@ class Evaluator:
             return replace(self._decide(Observation(rows, seen.streams, seen.time)), rows=seen.rows)
 
         return decide
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
 
     def _envs(self, count: int) -> Env:
         if self._env is None or self._env.num_envs != count:

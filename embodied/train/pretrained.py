@@ -9,7 +9,7 @@ from embodied.errors import UserError, WeightsRefused, nearest
 from embodied.files import read_json
 from embodied.runs import checkpoint, run_folder
 from embodied.runs.published import whole_number
-from embodied.train import snapshot as kept
+from embodied.train.snapshot import read_manifest, read_snapshot
 from embodied.weights.registry import Registry
 from embodied.weights.sidecar import FIX, check_spec
 from embodied.weights.tensors import read_tensors
@@ -93,8 +93,8 @@ def _read_file(path: Path, policy: Policy, limit: int) -> dict[str, NDArray[Any]
     if (beside / "policy.json").is_file():
         check_spec(read_json(beside / "policy.json", _DAMAGED), policy.spec.to_dict(), str(path))
     elif (beside / MANIFEST).is_file():
-        manifest = kept.read_manifest(beside, _DAMAGED)
+        manifest = read_manifest(beside, _DAMAGED)
         check_spec(manifest.spec, policy.spec.to_dict(), str(path))
         if whole:
-            return kept.read(beside, limit, _DAMAGED)
+            return read_snapshot(beside, limit, _DAMAGED)
     return read_tensors(path, limit, _DAMAGED)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,15 @@ from embodied.evaluate.comparison import compare
 from embodied.learning.bc import BehaviourCloning
 from embodied.runs.parts import make_policy
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.train import snapshot as kept
 from embodied.train.demonstrations import EPISODES, stored
+from embodied.train.parts import Parts
 from embodied.train.settings import Settings
+from embodied.train.snapshot import has_snapshot, read_snapshot
 from embodied.weights.tensors import read_tensors
 from embodied.weights.versions import MANIFEST, TENSORS
 from policies.torch_policy import TorchPolicy
 
-if TYPE_CHECKING:
-    from embodied.train.loop import InlineRun
-
-CLONE, BEGUN = "clone", "begun"
+CLONE, PRETRAINED = "clone", "pretrained"
 """Folders of a run: the weights that reinforcement learning begins with, and those that cloning began with."""
 FIX = "give compare.split=null, or start a new run"
 NEVER = 10**9
@@ -86,7 +84,7 @@ class Protocol:
         return {**rows, "sentence": self.sentence, "same_time_s": self.same_time_s}
 
 
-def follow_protocol(run: "InlineRun", trained_s: float) -> Protocol:
+def follow_protocol(run: Parts, trained_s: float) -> Protocol:
     """Measure a run that has ended.
 
     Args:
@@ -105,7 +103,7 @@ def follow_protocol(run: "InlineRun", trained_s: float) -> Protocol:
         return measure(client, run.spec, settings.task, settings.env, under, seeds, settings.seed)
 
     run.progress.update(phase="measuring the clone")
-    rows = [Row("clone", "clone", cell(_serve(run, _kept(run, CLONE)), split))]
+    rows = [Row("clone", "clone", cell(_serve(run, _snapshot(run, CLONE)), split))]
     run.progress.update(phase=f"cloning for {trained_s:.0f} s")
     longer = _clone_for(run, trained_s)
     rows.append(Row("same_time_clone", f"clone of {trained_s:.0f} s, as long as the run", cell(longer, split)))
@@ -128,39 +126,39 @@ def check_protocol(settings: Settings) -> None:
         env_under(name, settings.task, settings.env, 1, settings.seed).close()
 
 
-def check_clone(run: "InlineRun") -> None:
+def check_clone(run: Parts) -> None:
     """Whether a run that goes on has kept what it is compared with.
 
     Raises:
         ConfigError: It never did.
         CorruptFile: That is no longer whole.
     """
-    if not kept.has(run.folder / CLONE):
+    if not has_snapshot(run.folder / CLONE):
         raise ConfigError("this run kept no clone to compare with", "compare.split", FIX)
-    _kept(run, CLONE)
+    _snapshot(run, CLONE)
     if run.settings.warm_start.weights is not None:
-        if not kept.has(run.folder / BEGUN):
+        if not has_snapshot(run.folder / PRETRAINED):
             what = "this run did not keep the weights it began with, which a clone of equal time needs"
             raise ConfigError(what, "compare.split", FIX)
-        _kept(run, BEGUN)
+        _snapshot(run, PRETRAINED)
 
 
-def _kept(run: "InlineRun", name: str) -> dict[str, NDArray[Any]]:
+def _snapshot(run: Parts, name: str) -> dict[str, NDArray[Any]]:
     limit, folder = sum(array.nbytes for array in run.trained.tensors().values()), run.folder / name
-    if name == BEGUN or (folder / MANIFEST).exists():
-        return kept.read(folder, limit, FIX)
+    if name == PRETRAINED or (folder / MANIFEST).exists():
+        return read_snapshot(folder, limit, FIX)
     run.progress.say(f"{folder} has no {MANIFEST}, as in older runs: its weights are taken as they are")
     return read_tensors(folder / TENSORS, limit, FIX)
 
 
-def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
+def _clone_for(run: Parts, seconds: float) -> LocalClient:
     settings = run.settings
     policy, begin = make_policy(settings.policy, run.env.spec, settings.seed), settings.warm_start
     assert isinstance(policy, TorchPolicy)
     config = {**begin.clone, "steps": NEVER, "seconds": seconds}
     cloner: BehaviourCloning = build(config, "warm_start.clone", policy, seed=settings.seed)
     if begin.weights is not None:
-        cloner.load_pretrained(_kept(run, BEGUN))
+        cloner.load_pretrained(_snapshot(run, PRETRAINED))
     source, limit = run.folder / EPISODES, math.inf  # the run held its own before
     if begin.episodes is not None:
         source, limit = Path(begin.episodes), begin.memory_gb * 1e9
@@ -168,7 +166,7 @@ def _clone_for(run: "InlineRun", seconds: float) -> LocalClient:
     return _serve(run, cloner.tensors())
 
 
-def _serve(run: "InlineRun", tensors: Mapping[str, NDArray[Any]]) -> LocalClient:
+def _serve(run: Parts, tensors: Mapping[str, NDArray[Any]]) -> LocalClient:
     policy = make_policy(run.settings.policy, run.env.spec, run.settings.seed)
     policy.load(tensors)
     return LocalClient(VersionedPolicy(policy))

@@ -1,4 +1,4 @@
-"""From a learner's tensors to the version every policy server answers with, unless a rollback holds publication."""
+"""Publisher stage: gives the learner's weights a number, keeps them, and has the policy server answer with them."""
 
 import math
 import time
@@ -6,110 +6,139 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from embodied.client import LocalClient, PolicyClient
 from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, WeightsHeld
-from embodied.learning.learner import EpisodeLearner, Learner
+from embodied.monitor.timing import Stopwatch
 from embodied.spec import PolicySpec
+from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.messages import EVALUATOR, KEEPER, METRICS, PUBLISHER, TRAINER, Published, Update
 from embodied.weights.manifest import Manifest, Version
-from embodied.weights.pointers import BY_SERVER, Held
+from embodied.weights.pointers import BY_SERVER
 from embodied.weights.registry import Registry
 
 BLOCK = 16  # numbers reserved at once; a resumed run skips what is left of them
-POLL_S = 0.5
-
-
-@dataclass
-class Published:
-    """One publication: what, how many bytes, how many seconds until the server answers with it."""
-
-    manifest: Manifest
-    bytes: int
-    seconds: float
+RETRY_S = 0.5
 
 
 class RestoreAsked(WeightsHeld):
-    """Publication is held until the learner has restored the checkpoint of what was rolled back to."""
+    """Publication is held until the learner has restored the checkpoint of the version rolled back to."""
 
 
 @dataclass
 class Patience:
-    """How a learner waits while publication is held.
+    """Bounds and words of a wait for a hold to end.
 
     Attributes:
-        run: How commands name the run, such as `run=runs/reach`.
-        limit_s: Seconds after which it gives up.
+        run: Name of the run in commands, such as `run=runs/reach`.
+        limit_s: Seconds after which the publisher gives up.
         say: Shows one line.
-        clock, sleep: Seconds, monotonic.
     """
 
     run: str = "run=latest"
     limit_s: float = math.inf
     say: Callable[[str], None] = print
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass
+class _Pending:
+    """An update that is not served yet.
+
+    Attributes:
+        number: Of its version.
+        manifest: Of its version once the registry has it.
+        since: Time at which the registry, or the server after it, was first asked.
+        retry: Time of the next attempt.
+        said: Whether the hold of the registry, or of the server after it, was said.
+        rolled_back: Version that was served instead, for a hold of the registry.
+        seconds: Spent on attempts.
+    """
+
+    update: Update
+    number: int
+    since: float
+    retry: float
+    manifest: Manifest | None = None
+    said: bool = False
+    rolled_back: Version | None = None
+    seconds: float = 0.0
 
 
 class Publisher:
-    """Gives a learner's weights a number, keeps them, and sends them to the policy server.
+    """Publishes updates one after the other.
 
-    After a rollback, in the registry or on the server, it sees to it that the version rolled back to is served, says
-    so, and waits until somebody says to go on.
+    While a rollback, in the registry or on the server, holds publication, the version rolled back to is served, and the
+    update is tried again every `RETRY_S` until an operator ends the hold.
 
     Args:
-        registry: Where versions are kept.
-        client: The server's client.
+        registry: Keeps versions.
+        client: Of the policy server.
         spec: The policy's.
-        patience: How it waits.
+        attempt: Start of the run.
+        patience: Bounds of the wait.
+        watch: Gets the seconds of `weights`.
+        clock: Seconds, for the duration of a publication.
 
     Attributes:
-        number: Of the version last published.
-        waited_s: Seconds spent on waiting.
+        number: Of the version last published; 0 before the first.
+        waited_s: Seconds of holds.
     """
 
+    name = PUBLISHER
+
     def __init__(
-        self, registry: Registry, client: PolicyClient, spec: PolicySpec, patience: Patience | None = None
+        self,
+        registry: Registry,
+        client: PolicyClient,
+        spec: PolicySpec,
+        attempt: int = 0,
+        patience: Patience | None = None,
+        watch: Stopwatch | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._registry, self._client, self._spec = registry, client, spec
-        self._patience = patience or Patience()
+        self._registry, self._client, self._spec, self._clock = registry, client, spec, clock
+        self._patience, self._watch = patience or Patience(), watch or Stopwatch()
+        self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
         self.number, self.waited_s = 0, 0.0
         self._parent = ""
         self._reserved = range(0)
+        self._pending: _Pending | None = None
 
-    def publish(
-        self, learner: Learner | EpisodeLearner, restored: Held | None = None, parent: int | None = None
-    ) -> Published:
-        """Publish what the learner holds under the next number. Its parent is the version last published here.
-
-        Args:
-            restored: The hold that asked for the checkpoint the learner has been restored from.
-            parent: Number of the version that the learner was restored from, instead of the one last published.
+    def tick(self, now: float) -> bool:
+        """Publish one update, or try again one that is held.
 
         Raises:
             RestoreAsked: A rollback holds publication, and the run is to go back to a checkpoint.
-            WeightsRefused: The receiver found them partial, stale or unfit; it goes on with the version it has.
-            InfrastructureError: Nobody said to go on in time, or the server cannot be reached.
+            WeightsRefused: The receiver found them partial, stale or unfit, and keeps the version it has.
+            InfrastructureError: The hold outlasted the patience, or the server cannot be reached.
         """
-        start, waited = time.perf_counter(), self.waited_s
-        tensors = learner.tensors()
-        if not self._reserved:
-            first = self._registry.reserve(self._spec.name, BLOCK)
-            self._reserved = range(first, first + BLOCK)
-        if parent is not None:
-            origin = self._registry.stored(self._spec.name, parent)
-            self._parent = origin.label if origin else ""
-        number = self._reserved[0]
-        manifest = self._keep(number, tensors, restored)
-        self._reserved = self._reserved[1:]
-        self._send(manifest, tensors)
-        self.number, self._parent = number, manifest.label
-        learner.published(manifest.version)
-        size = sum(array.nbytes for array in tensors.values())
-        return Published(manifest, size, time.perf_counter() - start - (self.waited_s - waited))
+        if self._pending is None:
+            if self.outbox.room < 4 or (message := self.inbox.take()) is None:
+                return False
+            self._pending = self._begin(message.body, now)
+        elif now < self._pending.retry:
+            return False
+        with self._watch("weights"):
+            start = self._clock()
+            served = self._attempt(self._pending, now)
+            self._pending.seconds += self._clock() - start
+            if served:
+                self._finish(self._pending)
+        return True
+
+    def doing(self) -> str:
+        """As `Stage.doing`."""
+        return "" if self._pending is None else f"waiting with version {self._pending.number}: publication is held"
+
+    def state(self) -> dict[str, Any]:
+        """As `Stage.state`."""
+        return {"number": self.number}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """As `Stage.load`."""
+        self.number = int(state["number"])
 
     def pair(self, step: int, steps: Collection[int]) -> None:
-        """Note that checkpoint `step` has the weights last published; `steps` are the checkpoints there are."""
+        """Note that checkpoint `step` has the weights last published; `steps` are those of all checkpoints."""
         name = self._spec.name
         try:
             before = self._registry.pointers(name).paired
@@ -119,43 +148,59 @@ class Publisher:
         except CorruptFile as error:
             self._patience.say(f"versions are not paired with checkpoints: {error.line()}")
 
-    def _keep(self, number: int, tensors: Mapping[str, NDArray[Any]], restored: Held | None) -> Manifest:
-        """Write the version into the registry, once that is not held any more."""
-        name, since = self._spec.name, self._patience.clock()
-        served: Version | None = None
-        said = False
-        while True:
+    def _begin(self, update: Update, now: float) -> _Pending:
+        if not self._reserved:
+            first = self._registry.reserve(self._spec.name, BLOCK)
+            self._reserved = range(first, first + BLOCK)
+        if update.parent is not None:
+            parent = self._registry.stored(self._spec.name, update.parent)
+            self._parent = parent.label if parent else ""
+        return _Pending(update, self._reserved[0], since=now, retry=now)
+
+    def _attempt(self, pending: _Pending, now: float) -> bool:
+        """One attempt to store and serve; False where a hold is in the way."""
+        update, name = pending.update, self._spec.name
+        if pending.manifest is None:
+            spec, parent = self._spec.to_dict(), self._parent
             try:
-                return self._registry.publish(name, number, tensors, self._spec.to_dict(), self._parent, restored)
+                pending.manifest = self._registry.publish(
+                    name, pending.number, update.tensors, spec, parent, update.restored
+                )
             except WeightsHeld as error:
                 wanted = self._registry.wanted(name)
-                if wanted is not None and wanted != served:
+                if wanted is not None and wanted != pending.rolled_back:
                     self._serve(wanted)
-                    served = wanted
-                if not said:
-                    self._say(error)
-                    said = True
-                self._pause(since)
-
-    def _send(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Push the version to the server, once that is not held any more."""
-        since, refused = self._patience.clock(), False
-        while True:
-            try:
-                self._client.push(manifest, tensors, signature=self._signature(manifest))
-                break
-            except WeightsHeld as error:
-                if not refused:
-                    self._hold_too(error)
-                    self._say(error)
-                    refused = True
-                self._pause(since)
-        if refused:
+                    pending.rolled_back = wanted
+                self._wait(pending, error, now)
+                return False
+            self._end_wait(pending, now)
+        try:
+            self._client.push(pending.manifest, update.tensors, signature=self._signature(pending.manifest))
+        except WeightsHeld as error:
+            if not pending.said:
+                self._hold_too(error)
+            self._wait(pending, error, now)
+            return False
+        if pending.said:
+            self._end_wait(pending, now)
             self._check_restore()
-            self._registry.resume(manifest.policy, by=BY_SERVER)
+            self._registry.resume(name, by=BY_SERVER)
+        return True
+
+    def _finish(self, pending: _Pending) -> None:
+        update, manifest = pending.update, pending.manifest
+        assert manifest is not None
+        self._pending, self._reserved = None, self._reserved[1:]
+        self.number, self._parent = pending.number, manifest.label
+        size = sum(array.nbytes for array in update.tensors.values())
+        published = Published(
+            update.step, update.env_steps, update.segments, update.fresh, manifest.version, size, pending.seconds
+        )
+        for stage in (TRAINER, KEEPER, EVALUATOR, METRICS):
+            self.outbox.put(stage, published)
 
     def _serve(self, version: Version) -> None:
-        """Have the server answer with a version of the registry, older than the one it has."""
+        """Have the server answer with a version of the registry that is older than its own."""
         name, before = self._spec.name, Version(*self._client.version())
         if before == version:
             return
@@ -165,13 +210,13 @@ class Publisher:
         except WeightsHeld:
             return  # what it rolled back to itself stays
         except DataError as error:
-            self._patience.say(f"version {before.label} goes on being served: {error.line()}")
+            self._patience.say(f"version {before.label} stays served: {error.line()}")
             return
         if isinstance(self._client, LocalClient):  # a server writes its own line
             self._registry.record("switch", name, now, **{"from": before.label, "why": "rollback", "server": "inline"})
 
     def _hold_too(self, error: WeightsHeld) -> None:
-        """The server is held: so is the registry from now on, where `embodied weights resume run=...` finds it."""
+        """Hold the registry like its server, so that `embodied weights resume run=...` finds the hold."""
         name, served = self._spec.name, Version(*self._client.version())
         versions = self._registry.versions(name)
         older = [version for version in versions if version.number <= served.number] or versions[:1]
@@ -180,6 +225,33 @@ class Publisher:
                 self._registry.rollback(name, older[-1].label, by=BY_SERVER, note=error.where)
         except UserError as refusal:
             self._patience.say(f"the run's registry is not held, though its server is: {refusal.line()}")
+
+    def _wait(self, pending: _Pending, error: WeightsHeld, now: float) -> None:
+        """Say that publication is held, and put the next attempt off.
+
+        Raises:
+            RestoreAsked, InfrastructureError: As `tick`.
+        """
+        patience = self._patience
+        if not pending.said:
+            pending.said = True
+            self._say(error)
+        self._check_restore()
+        run = patience.run.partition("=")[2]
+        if now - pending.since >= patience.limit_s:
+            raise InfrastructureError(
+                f"a rollback held publication for {patience.limit_s:g} s, and no operator ended the hold",
+                run,
+                f"`embodied weights resume {patience.run}`, then `embodied train resume={run}`",
+            )
+        self._client.tick()
+        pending.retry = now + RETRY_S
+
+    def _end_wait(self, pending: _Pending, now: float) -> None:
+        """Count the wait that ends now; another begins with the next hold."""
+        if pending.said:
+            self.waited_s += now - pending.since
+        pending.since, pending.said = now, False
 
     def _say(self, error: WeightsHeld) -> None:
         name, run = self._spec.name, self._patience.run
@@ -192,26 +264,11 @@ class Publisher:
             line += f", `embodied weights resume {run} restore=true` from the checkpoint of step {restorable[0][1]}"
         self._patience.say(line)
 
-    def _pause(self, since: float) -> None:
-        patience = self._patience
-        self._check_restore()
-        run = patience.run.partition("=")[2]
-        if patience.clock() - since >= patience.limit_s:
-            raise InfrastructureError(
-                f"a rollback held publication for {patience.limit_s:g} s and nobody said to go on",
-                run,
-                f"`embodied weights resume {patience.run}`, then `embodied train resume={run}`",
-            )
-        self._client.tick()
-        before = patience.clock()
-        patience.sleep(POLL_S)
-        self.waited_s += patience.clock() - before
-
     def _check_restore(self) -> None:
         held = self._registry.held(self._spec.name)
         if held is not None and held.restore:
             run = self._patience.run.partition("=")[2]
-            what = "the run is to go back to the checkpoint of what was rolled back to"
+            what = "the run is to go back to the checkpoint of the version rolled back to"
             raise RestoreAsked(what, run, f"`embodied train resume={run}` does so")
 
     def _signature(self, manifest: Manifest) -> str:

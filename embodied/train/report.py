@@ -1,4 +1,4 @@
-"""The end of a run: the last evaluation, its summary, plot, video and one line."""
+"""Report of a run: the last evaluation, its summary, plot, video and one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,66 +10,67 @@ from embodied.evaluate.video import record_video
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
 from embodied.monitor.summary import summarise, write_summary
-from embodied.train.loop import InlineRun
+from embodied.train.loop import Loop
+from embodied.train.parts import Parts
 from embodied.train.protocol import follow_protocol
 
 
-def report(run: InlineRun) -> str:
-    """Evaluate the last version on seeds never used before, and write what the run came to.
+def report(loop: Loop) -> str:
+    """Evaluate the last version on seeds never used before, and write the results of the run.
 
     Returns:
         The line that ends the run.
     """
-    settings = run.settings.evaluate
-    trained_s = run.elapsed_s
-    run.progress.update(phase="last evaluation")
-    seeds = np.arange(settings.final_seed, settings.final_seed + settings.final_episodes)
-    played, episodes = run.test(seeds, "final")
-    run.store.seal()
+    parts, trained_s = loop.parts, loop.elapsed_s
+    settings, given = parts.settings, parts.settings.evaluate
+    parts.progress.update(phase="last evaluation")
+    result = loop.evaluate(np.arange(given.final_seed, given.final_seed + given.final_episodes), "final")
+    parts.store.seal()
+    task, env_steps, version = settings.task.get("name"), loop.metrics.env_steps, loop.publisher.number
     summary: dict[str, Any] = summarise(
-        successes=played.successes,
-        episodes=played.counted,
-        env_steps=run.env_steps,
+        successes=result.successes,
+        episodes=result.counted,
+        env_steps=env_steps,
         wall_s=trained_s,
-        policy_version=run.publisher.number,
-        task=run.settings.task.get("name"),
-        seed=run.settings.seed,
-        run=run.folder.name,
-        infrastructure_faults=run.env.faults,
-        origin=run.origin,
+        policy_version=version,
+        task=task,
+        seed=settings.seed,
+        run=parts.folder.name,
+        infrastructure_faults=parts.env.faults,
+        origin=loop.origin,
     )
-    write_summary(run.folder, summary)
-    if run.settings.compare.split is not None:
-        protocol = follow_protocol(run, trained_s)
+    write_summary(parts.folder, summary)
+    if settings.compare.split is not None:
+        protocol = follow_protocol(parts, trained_s)
         for text in protocol.lines():
-            run.progress.say(text)
-        write_summary(run.folder, summary | {"protocol": protocol.to_dict()})
-    low, high = wilson(played.successes, played.counted)
+            parts.progress.say(text)
+        write_summary(parts.folder, summary | {"protocol": protocol.to_dict()})
+    low, high = wilson(result.successes, result.counted)
     line = (
-        f"{run.settings.task.get('name')}: success {played.successes}/{played.counted} = "
-        f"{100 * played.successes / max(played.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
-        f"{run.env_steps:,} steps in {trained_s:.0f} s, version {run.publisher.number}"
+        f"{task}: success {result.successes}/{result.counted} = "
+        f"{100 * result.successes / max(result.counted, 1):.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}), "
+        f"{env_steps:,} steps in {trained_s:.0f} s, version {version}"
     )
     try:
-        return line + _pictures(run, episodes)
+        return line + _pictures(parts, result.shown)
     except BaseException:
-        run.progress.say(line)  # what was measured is not lost with its pictures
+        parts.progress.say(line)  # the result is not lost with its pictures
         raise
 
 
-def _pictures(run: InlineRun, episodes: Sequence[Episode]) -> str:
-    """Draw the plot and the video; returns what is to be added to the line that ends the run."""
-    settings = run.settings
-    run.progress.update(phase="plot and video")
-    if note := plot_success(run.folder, f"{settings.task.get('name')}, seed {settings.seed}", settings.evaluate.target):
-        run.progress.say(note)
-    shown = episodes[: settings.render.episodes]
+def _pictures(parts: Parts, shown: Sequence[Episode]) -> str:
+    """Draw the plot and the video; an addition to the line that ends the run."""
+    settings = parts.settings
+    parts.progress.update(phase="plot and video")
+    title = f"{settings.task.get('name')}, seed {settings.seed}"
+    if note := plot_success(parts.folder, title, settings.evaluate.target):
+        parts.progress.say(note)
     if not shown:
         return ""
     if not all(len(episode.initial_state) for episode in shown):
-        return ", no video: these envs tell no states that it could be drawn from"
-    path = run.folder / "evaluation.mp4"
+        return ", no video: these environments give no states to draw"
+    path = parts.folder / "evaluation.mp4"
     video = record_video(path, settings.task, shown, settings.render.renderer)
     if video.hint:
-        run.progress.say(f"the video was drawn without GL; {video.hint}")
+        parts.progress.say(f"the video was drawn without GL; {video.hint}")
     return f", video {path}"

@@ -1,7 +1,7 @@
-"""Weights that a run keeps beside its versions, which are pruned: one folder each, with a sealed manifest.
+"""Snapshots: weights that a run keeps apart from its versions, which are pruned; one folder each, sealed.
 
-keep(run / "clone", tensors, spec)
-tensors = read(run / "clone", limit, fix="start a new run")
+write_snapshot(run / "clone", tensors, spec)
+tensors = read_snapshot(run / "clone", limit, fix="start a new run")
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from embodied.weights.tensors import read_tensors, write_tensors
 from embodied.weights.versions import MANIFEST, TENSORS
 
 
-def keep(folder: Path, tensors: Mapping[str, NDArray[Any]], spec: PolicySpec) -> None:
-    """Replace what `folder` holds by these weights.
+def write_snapshot(folder: Path, tensors: Mapping[str, NDArray[Any]], spec: PolicySpec) -> None:
+    """Replace the snapshot in `folder` by these weights.
 
     Raises:
         WeightsRefused: A tensor is not finite; names it.
@@ -32,17 +32,18 @@ def keep(folder: Path, tensors: Mapping[str, NDArray[Any]], spec: PolicySpec) ->
         write_new(made / MANIFEST, [sealed(manifest.to_dict())])
 
 
-def has(folder: Path) -> bool:
-    """Whether weights are kept there, whole or not."""
+def has_snapshot(folder: Path) -> bool:
+    """Whether `folder` has a snapshot, whole or not."""
     return (folder / TENSORS).is_file()
 
 
-def read(folder: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
-    """The weights kept there, every byte verified.
+def read_snapshot(folder: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
+    """The weights of a snapshot, every byte verified.
 
     Args:
-        limit: Bytes that they may take.
-        fix: What to do where they are damaged.
+        folder: Of the snapshot.
+        limit: Most bytes of its tensors.
+        fix: Remedy for a damaged one, as in errors.
 
     Raises:
         CorruptFile: Missing, truncated or altered.
@@ -56,7 +57,7 @@ def read(folder: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
 
 
 def read_manifest(folder: Path, fix: str) -> Manifest:
-    """What is told of the weights kept there, or of a version.
+    """The manifest of a snapshot or a version.
 
     Raises:
         CorruptFile: Missing or altered.

@@ -15,7 +15,7 @@ from embodied.client import LocalClient
 from embodied.errors import RolloutMismatch
 from embodied.runtime.train import train
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.train import loop as inline
+from embodied.train import parts
 from policies.base import Policy
 from policies.film import FiLMPolicy
 from policies.mlp import MLPPolicy
@@ -58,7 +58,7 @@ def planted(
     monkeypatch: pytest.MonkeyPatch, kind: type[Any], client: Callable[[VersionedPolicy], LocalClient] = LocalClient
 ) -> None:
     """Let runs be served by a policy of another kind, and have policies whose actions depend on what they see."""
-    own = inline.make_policy
+    own = parts.make_policy
 
     def sharpened(*given: Any) -> Policy:
         policy: Policy = sharp(own(*given))
@@ -68,8 +68,8 @@ def planted(
         policy.__class__ = kind
         return client(VersionedPolicy(policy))
 
-    monkeypatch.setattr(inline, "make_policy", sharpened)
-    monkeypatch.setattr(inline, "make_client", served)
+    monkeypatch.setattr(parts, "make_policy", sharpened)
+    monkeypatch.setattr(parts, "make_client", served)
 
 
 @pytest.mark.parametrize(("words", "kind"), [(MLP, MLPPolicy), (FILM, FiLMPolicy)], ids=["mlp", "film"])

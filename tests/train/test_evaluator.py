@@ -1,4 +1,4 @@
-"""A test in parts: the same episodes, with the same noise, as all at once."""
+"""An evaluation in parts: the same episodes, with the same noise, as all at once."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from embodied.cli.compose import compose_config
 from embodied.data import ActionChunk, Observation
 from embodied.monitor.progress import Progress
 from embodied.rollout import play
-from embodied.train import evaluator as tested
-from embodied.train.loop import InlineRun
+from embodied.train import evaluator
+from embodied.train.loop import Loop
+from embodied.train.parts import make_parts
 from embodied.train.settings import Settings, typed
 
 WORDS = [
@@ -25,34 +26,34 @@ Asked = set[tuple[int, ...]]
 def actions(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> tuple[list[Any], list[np.ndarray], list[Asked]]:
-    """Of three tests on two numbers of seeds: what came out, the episodes' actions in order, and the keys of noise."""
-    monkeypatch.setattr(tested, "BATCH", at_once)
+    """Of three evaluations on two numbers of seeds: the results, the episodes' actions in order, the keys of noise."""
+    monkeypatch.setattr(evaluator, "BATCH", at_once)
     settings, seen = typed(Settings, compose_config("train", WORDS)), list[np.ndarray]()
     with Progress("test") as progress:
-        run = InlineRun(settings, folder, 0, progress)
-        run.publisher.publish(run.trained)
-        store, act, keys = run._tester._store, run.client.act, list[Asked]()
+        run = Loop(make_parts(settings, folder, 0, progress))
+        run.publish()
+        episodes, act, keys = run.evaluator._episodes, run.parts.client.act, list[Asked]()
 
         def acted(asked: Observation, noise: np.ndarray, mode: str) -> ActionChunk:
             keys[-1] |= {tuple(map(int, row)) for row in noise}
             return act(asked, noise, mode)
 
-        def tests(count: int, name: str) -> Any:
+        def evaluate(count: int, name: str) -> evaluator.Evaluation:
             keys.append(set())
-            return run.test(np.arange(count), name)
+            return run.evaluate(np.arange(count), name)
 
-        def stored(played: play.Played) -> list[Any]:
+        def made(played: play.Played) -> list[Any]:
             seen.extend(played.segment.actions[: played.lengths[row], row] for row in range(len(played.seeds)))
-            return store(played)
+            return episodes(played)
 
-        monkeypatch.setattr(run._tester, "_store", stored)
-        monkeypatch.setattr(run.client, "act", acted)
-        found = [tests(5, "a"), tests(5, "b"), tests(4, "c")]
+        monkeypatch.setattr(run.evaluator, "_episodes", made)
+        monkeypatch.setattr(run.parts.client, "act", acted)
+        found = [evaluate(5, "a"), evaluate(5, "b"), evaluate(4, "c")]
         run.close()
-    return [(list(t.outcomes), list(t.lengths), [e.seed for e in shown]) for t, shown in found], seen, keys
+    return [(list(t.outcomes), list(t.lengths), [e.seed for e in t.shown]) for t in found], seen, keys
 
 
-def test_parts_say_what_all_at_once_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_give_the_results_of_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

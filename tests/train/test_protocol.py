@@ -17,7 +17,7 @@ from embodied.learning.bc import BehaviourCloning
 from embodied.monitor.summary import read_summary
 from embodied.runtime.train import train
 from embodied.train import protocol, report
-from embodied.train.loop import InlineRun
+from embodied.train.parts import Parts
 from embodied.train.settings import Settings, typed
 from embodied.weights.registry import Registry
 from embodied.weights.tensors import read_tensors, write_tensors
@@ -85,7 +85,7 @@ def test_the_clone_of_equal_time_begins_with_the_same_weights(tmp_path: Path, mo
     monkeypatch.setattr(protocol, "_clone_for", lambda run, seconds: longer(run, min(seconds, 0.1)))
     words = [*TINY, "budget.env_steps=0", "compare.split=seen", "warm_start.weights=first", root]
 
-    def pruned(run: InlineRun, trained_s: float) -> protocol.Protocol:
+    def pruned(run: Parts, trained_s: float) -> protocol.Protocol:
         shutil.rmtree(tmp_path / "first")
         return protocol.follow_protocol(run, trained_s)
 
@@ -94,7 +94,7 @@ def test_the_clone_of_equal_time_begins_with_the_same_weights(tmp_path: Path, mo
     run(*words, "name=a")
     ours, theirs = begun
     assert all((first[name] == ours[name]).all() and (ours[name] == theirs[name]).all() for name in first)
-    shutil.rmtree(tmp_path / "a" / protocol.BEGUN)
+    shutil.rmtree(tmp_path / "a" / protocol.PRETRAINED)
     with pytest.raises(ConfigError, match="did not keep the weights it began with"):
         run("resume=a", root)
 

@@ -12,8 +12,11 @@ from embodied.data import ActionChunk, Observation
 from embodied.errors import InfrastructureError, WeightsHeld
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
-from embodied.train.publisher import POLL_S, Patience, Publisher, RestoreAsked
+from embodied.train.mailbox import Outbox
+from embodied.train.messages import KEEPER, PUBLISHER, TRAINER, Published, Update
+from embodied.train.publisher import RETRY_S, Patience, Publisher, RestoreAsked
 from embodied.weights.manifest import Version
+from embodied.weights.pointers import Held
 from embodied.weights.registry import Registry
 
 SPEC = PolicySpec("mlp", AgentSpec((Stream("x", (1,)),), (Stream("u", (1,)),)), chunk=1, execute=1)
@@ -42,27 +45,41 @@ class Plain:
 
 
 class Sim:
-    """A run's publisher, whose waiting is done by a script: one call per half second."""
+    """A run's publisher under a clock of its own; between two attempts the next call of a script is made."""
 
     def __init__(self, folder: Path, limit_s: float = 3600.0) -> None:
         self.registry = Registry(folder, keep=20)
         self.policy, self.learner = Plain(), Plain()
         self.host = VersionedPolicy(self.policy)
         self.client = LocalClient(self.host)
-        self.now, self.said = 0.0, []
+        self.now, self.said = 0.0, list[str]()
         self.script: list[Callable[[], object]] = []
-        patience = Patience("run=runs/a", limit_s, self.said.append, lambda: self.now, self.sleep)
-        self.publisher = Publisher(self.registry, self.client, SPEC, patience)
+        self.updates = Outbox(TRAINER)
+        self.publisher = Publisher(
+            self.registry, self.client, SPEC, patience=Patience("run=runs/a", limit_s, self.said.append)
+        )
 
-    def sleep(self, seconds: float) -> None:
-        assert seconds == POLL_S
-        self.now += seconds
-        if self.script:
-            self.script.pop(0)()
-
-    def publish(self, value: float) -> int:
+    def publish(self, value: float, restored: Held | None = None, parent: int | None = None) -> int:
+        """Number of the version of an update, once it is served."""
         self.learner.value = value
-        return self.publisher.publish(self.learner).manifest.number  # type: ignore[arg-type]
+        self.updates.put(PUBLISHER, Update(0, 0, self.learner.tensors(), restored=restored, parent=parent))
+        for message in self.updates.due(self.now):
+            self.publisher.inbox.offer(message)
+        while not (published := self.served()):
+            if not self.publisher.tick(self.now):
+                self.now += RETRY_S
+                if self.script:
+                    self.script.pop(0)()
+        self.learner.published(published.version)
+        return published.version.number
+
+    def served(self) -> Published | None:
+        """The report of a publication, of the copies for all stages the trainer's."""
+        messages = self.publisher.outbox.due(self.now)
+        for message in messages:
+            self.publisher.outbox.acknowledge(message.id)
+        assert {message.id.to for message in messages} >= {TRAINER, KEEPER} or not messages
+        return next((message.body for message in messages if message.id.to == TRAINER), None)
 
 
 def test_it_serves_what_was_rolled_back_to_until_told_to_go_on(tmp_path: Path) -> None:
@@ -82,7 +99,7 @@ def test_it_serves_what_was_rolled_back_to_until_told_to_go_on(tmp_path: Path) -
     assert (run.host.version.number, run.policy.value, run.publisher.number) == (4, 4.0, 4)
     assert len(run.said) == 1
     assert "anna" in run.said[0] and "drops it" in run.said[0] and "\n" not in run.said[0]
-    assert "`embodied weights resume run=runs/a`" in run.said[0] and run.publisher.waited_s == 6 * POLL_S
+    assert "`embodied weights resume run=runs/a`" in run.said[0] and run.publisher.waited_s == 6 * RETRY_S
     switches = [(line["from"][:2], line["version"][:2], line["why"]) for line in run.registry.audit()
                 if line["event"] == "switch"]  # fmt: skip
     assert switches == [("3-", "2-", "rollback"), ("2-", "1-", "rollback")]
@@ -104,10 +121,9 @@ def test_a_restore_is_raised_and_its_version_ends_the_hold(tmp_path: Path) -> No
         run.publish(3.0)
     assert run.learner.version is not None and run.learner.version.number == 2
     again = Sim(tmp_path)  # a run starts anew from the checkpoint
-    again.learner.value = 1.0
-    published = again.publisher.publish(again.learner, held)  # type: ignore[arg-type]
-    assert published.manifest.number > 2 and again.registry.held("mlp") is None
-    assert again.registry.wanted("mlp") == published.manifest.version == again.host.version
+    number = again.publish(1.0, held)
+    assert number > 2 and again.registry.held("mlp") is None
+    assert again.registry.wanted("mlp") == again.learner.version == again.host.version
 
 
 def test_it_gives_up_in_the_end_and_says_how_to_resume(tmp_path: Path) -> None:
@@ -231,7 +247,6 @@ def test_versions_name_the_version_they_were_trained_from(tmp_path: Path) -> Non
     run.publish(4.0)  # goes on with what was learned since
     assert run.registry.lag("mlp", 1, 4) == 3 and run.registry.lag("mlp", 3, 4) == 1
     resumed = Sim(tmp_path)
-    resumed.learner.value = 2.0
-    number = resumed.publisher.publish(resumed.learner, parent=2).manifest.number  # type: ignore[arg-type]
+    number = resumed.publish(2.0, parent=2)
     assert number > 5 and resumed.registry.lag("mlp", 2, number) == 0
     assert resumed.registry.lag("mlp", 4, number) is None and resumed.registry.lag("mlp", 1, resumed.publish(5.0)) == 2

@@ -15,7 +15,7 @@ from embodied.cli.compose import compose_config
 from embodied.learning.bc import BehaviourCloning
 from embodied.runtime.train import train
 from embodied.train import demonstrations
-from embodied.train.loop import InlineRun
+from embodied.train.loop import Loop
 from embodied.weights.registry import Registry
 
 TINY = [
@@ -27,22 +27,22 @@ TINY = [
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many cloners there are whenever a run ticks."""
-    made, counts, tick, begin = weakref.WeakSet[Any](), list[int](), InlineRun.tick, BehaviourCloning.__init__
+    """Count of cloners before every update of a run."""
+    made, counts, tick, begin = weakref.WeakSet[Any](), list[int](), Loop.update, BehaviourCloning.__init__
 
     @functools.wraps(begin)
     def begun(cloner: BehaviourCloning, *given: Any, **more: Any) -> None:
         begin(cloner, *given, **more)
         made.add(cloner)
 
-    def ticked(run: InlineRun) -> None:
+    def ticked(run: Loop) -> None:
         gc.collect()
         counts.append(len(made))
-        assert run.cloner is None and run.warm
+        assert run.parts.cloner is None
         tick(run)
 
     monkeypatch.setattr(BehaviourCloning, "__init__", begun)
-    monkeypatch.setattr(InlineRun, "tick", ticked)
+    monkeypatch.setattr(Loop, "update", ticked)
     return counts
 
 
@@ -52,19 +52,19 @@ def run(*words: str) -> None:
 
 def test_a_warm_start_that_was_killed_leaves_no_demonstrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
-    root, folder, sealed = f"runs={tmp_path}", tmp_path / "a", InlineRun.checkpoint
+    root, folder, sealed = f"runs={tmp_path}", tmp_path / "a", Loop.checkpoint
 
-    def killed(run: InlineRun) -> None:
-        run.store.seal()
+    def killed(run: Loop) -> None:
+        run.parts.store.seal()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(InlineRun, "checkpoint", killed)
+    monkeypatch.setattr(Loop, "checkpoint", killed)
     words = [word for word in TINY if not word.startswith(("warm_start", "budget"))]
     with pytest.raises(KeyboardInterrupt):
         run(*words, "warm_start.demonstrations=5", "warm_start.clone.steps=3", "budget.env_steps=0", root, "name=a")
     own = next((folder / "episodes").glob("shard-0-*.h5"))
     shutil.copy(own, folder / "episodes" / "recorded.h5")
-    monkeypatch.setattr(InlineRun, "checkpoint", sealed)
+    monkeypatch.setattr(Loop, "checkpoint", sealed)
     monkeypatch.setattr(demonstrations, "BATCH", 2)
     run("resume=a", root)
     (folder / "episodes" / "recorded.h5").unlink()  # it was left alone

@@ -21,8 +21,10 @@ from embodied.cli.compose import compose_config
 from embodied.data import Segment
 from embodied.monitor.metrics import read_metrics
 from embodied.monitor.progress import Progress
-from embodied.train.loop import InlineRun
+from embodied.train.loop import Loop
+from embodied.train.parts import make_parts
 from embodied.train.settings import Settings, typed
+from embodied.train.warm_start import warm_start
 from simulators.env import STAGE, BatchEnv
 
 ENVS = 64
@@ -55,27 +57,27 @@ def main() -> None:
     settings = typed(Settings, compose_config("train", overrides))
     torch.set_num_threads(settings.runtime.threads)
     with tempfile.TemporaryDirectory() as folder, Progress("loop", limit_s=math.inf) as progress:
-        run = InlineRun(settings, Path(folder), 0, progress)
-        run.warm_start()
-        env = run.env
+        run = Loop(make_parts(settings, Path(folder), 0, progress))
+        warm_start(run)
+        env = run.parts.env
         assert isinstance(env, BatchEnv)
         bare = Batch(env.task.model, ENVS, env.batch.nthread, persistent=True)
         segments: list[Segment] = []
-        collect = run.actor.collect
+        collect = run.rollout.collector.collect
 
         def keep() -> Segment:
             segments.append(collect())
             return segments[-1]
 
-        run.actor.collect = keep  # type: ignore[method-assign]
-        run.tick()
+        run.rollout.collector.collect = keep  # type: ignore[method-assign]
+        run.update()
         ratios, rates = [], []
         for _ in range(arguments.rounds):
             segments.clear()
             first = env.batch.state.copy()
             begin = time.perf_counter()
             for _ in range(arguments.updates):
-                run.tick()
+                run.update()
             seconds = time.perf_counter() - begin
             rates.append(sum(s.steps for s in segments) / seconds)
             ratios.append(bare_seconds(bare, env.task.substeps, first, segments) / seconds)

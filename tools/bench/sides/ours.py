@@ -8,34 +8,33 @@ import numpy as np
 from sides.goal import EPISODES, FIRST_SEED, Goal
 
 from embodied.monitor.progress import Progress
-from embodied.train.loop import InlineRun
+from embodied.train.loop import Loop
+from embodied.train.parts import make_parts
 from embodied.train.settings import Settings
 
 
 def seconds(settings: Settings, goal: Goal) -> int:
     """Train until `goal` is done; returns environment steps."""
     with tempfile.TemporaryDirectory() as folder, Progress("ours") as progress:
-        run = InlineRun(settings, Path(folder), 0, progress)
-        run.publisher.publish(run.trained)
-        run.warm = True
+        run = Loop(make_parts(settings, Path(folder), 0, progress))
+        run.publish()
         seeds = np.arange(EPISODES) + FIRST_SEED
 
         def evaluate() -> float:
-            played, _ = run.test(seeds, f"eval-{run.step}")
-            return played.successes / EPISODES
+            return run.evaluate(seeds, f"eval-{run.metrics.step}").successes / EPISODES
 
-        while not goal.done(run.env_steps, evaluate):
-            run.tick()
+        while not goal.done(run.metrics.env_steps, evaluate):
+            run.update()
         run.close()
-        return run.env_steps
+        return run.metrics.env_steps
 
 
 def reference(settings: Settings) -> tuple[Any, dict[str, Any]]:
     """Our algorithm's settings and network, as the components read them."""
     with tempfile.TemporaryDirectory() as folder, Progress("settings") as progress:
-        run = InlineRun(settings, Path(folder), 0, progress)
-        learner: Any = run.learner
-        hidden = list(run.spec.extra["hidden"])
+        parts = make_parts(settings, Path(folder), 0, progress)
+        learner: Any = parts.learner
+        hidden = list(parts.spec.extra["hidden"])
         std = float(learner.network.log_std.detach().exp().mean())
-        run.close()
+        parts.close()
         return learner.config, {"hidden": hidden, "std": std}

@@ -1,0 +1,139 @@
+"""Parts of a training run, made from its settings: environments, policy, client, learner, reward, stores."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied.buffer.recorder import recover
+from embodied.buffer.store import EpisodeStore
+from embodied.build import build, require_parts, resolve
+from embodied.client import PolicyClient
+from embodied.errors import ConfigError
+from embodied.learning.learner import EpisodeLearner, Learner
+from embodied.monitor.metrics import MetricsWriter
+from embodied.monitor.progress import Progress
+from embodied.monitor.timing import Stopwatch
+from embodied.rewards.stage import RewardStage
+from embodied.rollout.env import Env
+from embodied.runs.parts import make_client, make_env, make_policy
+from embodied.spec import PolicySpec
+from embodied.train.publisher import Patience
+from embodied.train.settings import Settings
+from embodied.weights.registry import Registry
+from embodied.weights.signing import Signer
+from policies.base import Policy
+
+
+@dataclass
+class Parts:
+    """Parts of one run.
+
+    Attributes:
+        settings, folder, attempt, progress: Of the run.
+        env: Environments that training segments come from.
+        policy, spec: The learner's instance of the policy.
+        client: Of the policy server, or of an instance in this process.
+        learner: Trains on segments; None where cloning is all there is.
+        cloner: Clones demonstrations; None where none are asked for, and after the warm start of a learner.
+        reward: Scores segments.
+        registry, store, metrics: Versions, episodes and metrics on disk.
+        watch: Times the parts of a step.
+        patience: Bounds of a wait for a hold to end.
+    """
+
+    settings: Settings
+    folder: Path
+    attempt: int
+    progress: Progress
+    env: Env
+    policy: Policy
+    spec: PolicySpec
+    client: PolicyClient
+    learner: Learner | None
+    cloner: EpisodeLearner | None
+    reward: RewardStage
+    registry: Registry
+    store: EpisodeStore
+    metrics: MetricsWriter
+    watch: Stopwatch
+    patience: Patience
+
+    @property
+    def trained(self) -> Learner | EpisodeLearner:
+        """Holder of the next version's weights; a cloner and a learner train the same policy."""
+        trained = self.learner or self.cloner
+        assert trained is not None
+        return trained
+
+    def end_cloning(self) -> None:
+        """Free the cloner and its optimiser where a learner continues."""
+        if self.learner is not None:
+            self.cloner = None
+
+    def close(self) -> None:
+        """Close files, sockets and environments."""
+        self.metrics.close()
+        self.client.close()
+        self.env.close()
+
+
+def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progress) -> Parts:
+    """Make the parts of a run whose folder this process has locked.
+
+    Raises:
+        ConfigError: Settings that do not fit each other, such as a policy without weights.
+        SpecMismatch: The policy cannot drive the environment, or the server has another one.
+    """
+    seed, rollout = settings.seed, settings.rollout
+    env = make_env(settings.task, settings.env, rollout.num_envs, seed)
+    policy = make_policy(settings.policy, env.spec, seed)
+    if not policy.tensors():
+        raise ConfigError(
+            f"policy {policy.spec.name} has no weights to train",
+            "policy",
+            "measure it with `embodied eval run=null`, or choose another policy=",
+        )
+    served = make_policy(settings.policy, env.spec, seed)
+    client = make_client(settings.client, served, env.spec, settings.debug)
+    learner, cloner = _learners(settings, policy)
+    reward = build(settings.reward, "reward", env.spec.task, settings.task.get("reward", "dense"))
+    require_parts(reward, settings.reward, "reward", "score")
+    quota = int(settings.runtime.versions_gb * 1e9)
+    signer = Signer.from_keys(settings.client.keys)
+    registry = Registry(folder / "weights", settings.runtime.versions, quota, signer=signer)
+    episodes = folder / "episodes"
+    recover(episodes)
+    store = EpisodeStore(episodes, settings.episodes.keep, int(settings.episodes.quota_gb * 1e9), attempt=attempt)
+    patience = Patience(f"run={folder}", math.inf if settings.debug else settings.runtime.hold_s, progress.say)
+    return Parts(
+        settings, folder, attempt, progress, env, policy, policy.spec, client, learner, cloner, reward, registry, store,
+        MetricsWriter(folder), Stopwatch(), patience,
+    )  # fmt: skip
+
+
+def _learners(settings: Settings, policy: Policy) -> tuple[Learner | None, EpisodeLearner | None]:
+    """The learner of segments and the one of episodes, each None where the settings ask for none."""
+    seed = settings.seed
+    if _method(settings.algo, "algo") == "fit":
+        if settings.compare.split is not None:
+            what, fix = "nothing comes after this clone to compare it with", "give compare.split=null, or algo=ppo"
+            raise ConfigError(what, "compare.split", fix)
+        return None, build(settings.algo, "algo", policy, seed=seed)
+    cloner, normaliser = None, None
+    if settings.warm_start.clones:
+        if _method(settings.warm_start.clone, "warm_start.clone") != "fit":
+            fix = "embodied.learning.bc.BehaviourCloning can"
+            raise ConfigError("this learner cannot clone", "warm_start.clone._target_", fix)
+        cloner = build(settings.warm_start.clone, "warm_start.clone", policy, seed=seed)
+        normaliser = cloner.normaliser
+    return build(settings.algo, "algo", policy, seed=seed, normaliser=normaliser), cloner
+
+
+def _method(config: dict[str, Any], where: str) -> str:
+    """`fit` for an `EpisodeLearner`, `update` for a `Learner`."""
+    target = resolve(config, where)
+    for method in ("fit", "update"):
+        if hasattr(target, method) and hasattr(target, "tensors"):
+            return method
+    raise ConfigError(f"{config['_target_']} is no learner", f"{where}._target_", "such as embodied.learning.ppo.PPO")

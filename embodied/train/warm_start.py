@@ -1,0 +1,80 @@
+"""Warm start of a run: pretrained weights, cloned demonstrations, the first version and its evaluation."""
+
+import time
+from pathlib import Path
+
+from embodied.buffer.consumed import record_consumed
+from embodied.errors import ConfigError
+from embodied.learning.learner import EpisodeLearner
+from embodied.train.demonstrations import EXPERT, Demonstrated, by_the_expert, forget, stored
+from embodied.train.loop import Loop
+from embodied.train.pretrained import read_weights
+from embodied.train.protocol import CLONE, PRETRAINED
+from embodied.train.snapshot import write_snapshot
+
+
+def warm_start(loop: Loop) -> None:
+    """Prepare the first version as the settings ask, publish and evaluate it, and write the first row of metrics.
+
+    Raises:
+        ConfigError: A run that only clones has no demonstrations.
+    """
+    parts, begin, start = loop.parts, loop.parts.settings.warm_start, time.perf_counter()
+    if parts.learner is None and not begin.clones:
+        raise ConfigError(
+            "cloning needs demonstrations",
+            "warm_start.demonstrations",
+            "give their number, such as 50, or warm_start.episodes, where they are stored",
+        )
+    values: dict[str, float] = {}
+    shown: list[str] | None = None
+    first = parts.cloner or parts.trained
+    compared = parts.settings.compare.split is not None
+    if begin.weights is not None:
+        first.load_pretrained(read_weights(begin.weights, parts.policy))
+        loop.origin["weights"] = begin.weights
+        if compared:
+            write_snapshot(parts.folder / PRETRAINED, first.tensors(), parts.spec)
+    if parts.cloner is not None:
+        values, shown = _clone(loop, parts.cloner)
+    loop.publish()
+    if shown is not None:
+        record_consumed(parts.store.folder, 0, loop.publisher.number, shown)
+    parts.end_cloning()
+    if compared:
+        write_snapshot(parts.folder / CLONE, parts.trained.tensors(), parts.spec)
+    loop.evaluator.start_regular(0)
+    loop.settle(lambda: loop.evaluator.result is not None)
+    assert loop.evaluator.result is not None
+    values |= loop.evaluator.judge(loop.evaluator.result)
+    parts.store.seal()
+    seconds = time.perf_counter() - start
+    loop.metrics.write_first(loop.trainer.env_steps, loop.publisher.number, values, seconds)
+
+
+def _clone(loop: Loop, cloner: EpisodeLearner) -> tuple[dict[str, float], list[str]]:
+    """Learn from demonstrations; metrics, and the names of the consumed parts for the record of the update."""
+    progress = loop.parts.progress
+    progress.update(phase="demonstrations")
+    shown = _demonstrations(loop)
+    progress.update(phase="cloning", env_steps=loop.trainer.env_steps)
+    values = cloner.fit(shown)
+    loop.metrics.say_skipped(values)
+    loop.origin |= {"demonstrations": shown.source, "episodes": shown.count}
+    return values | {"learner/demonstrations": shown.count}, sorted(set(shown.parts))
+
+
+def _demonstrations(loop: Loop) -> Demonstrated:
+    """The first demonstrations of the named store, or of the task's expert."""
+    parts, begin = loop.parts, loop.parts.settings.warm_start
+    if begin.episodes is not None:
+        folder, limit = Path(begin.episodes), begin.memory_gb * 1e9
+        agent = parts.env.spec.only_agent
+        shown = stored(folder, parts.policy, begin.demonstrations, limit, parts.progress.say, agent)
+        return Demonstrated(begin.episodes, shown)
+    forget(parts.store.folder, parts.attempt)
+    episodes, steps = by_the_expert(parts.settings, parts.spec, parts.attempt, loop.whole_episodes)
+    loop.trainer.env_steps += steps
+    for episode in episodes:
+        parts.store.add(episode)
+    return Demonstrated(EXPERT, episodes)

@@ -1,0 +1,33 @@
+"""Whole episodes of evaluations and demonstrations, with ids that name their seeds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from embodied.buffer.assembler import EpisodeAssembler
+from embodied.data import Episode, Segment
+from embodied.rollout.play import Played
+from embodied.spec import EnvSpec
+
+
+class WholeEpisodes:
+    """Makes episodes of played segments, with ids `<mode>-<attempt>-<count>-<seed>`.
+
+    Args:
+        spec: Of the environments.
+        attempt: Start of the run.
+        score: Gives segments their rewards.
+
+    Attributes:
+        count: Segments so far, over resumes too.
+    """
+
+    def __init__(self, spec: EnvSpec, attempt: int, score: Callable[[Segment], Segment]) -> None:
+        self._spec, self._attempt, self._score = spec, attempt, score
+        self.count = 0
+
+    def __call__(self, played: Played) -> list[Episode]:
+        segment = self._score(played.segment)
+        episodes = EpisodeAssembler(self._spec, self._attempt).add(segment)
+        self.count += 1
+        name = f"{segment.mode}-{self._attempt}-{self.count:04d}"
+        return [replace(episode, id=f"{name}-{episode.seed}") for episode in episodes]
