@@ -1,4 +1,4 @@
-"""Joint drives: Isaac Lab's implicit actuators as MuJoCo's, whose stiffness and damping the integrator knows of."""
+"""Joint drives: Isaac Lab's implicit actuators as MuJoCo's, integrated with their stiffness and damping."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ class ImplicitActuatorCfg:
     """A proportional-derivative drive of some joints; numbers, or by joint names. None keeps the model's.
 
     effort = stiffness * (position target - position) + damping * (velocity target - velocity) + effort target, limited
-    to `effort_limit`. Where effort is limited, MuJoCo integrates the damping explicitly at the limit, and a joint whose
-    armature is below damping times the time step overshoots in every step: its `armature` is raised to that product.
-    More `substeps` need less.
+    to `effort_limit`. At the limit MuJoCo integrates the damping explicitly, and a joint with less armature than
+    damping times the time step overshoots in every step: its `armature` is raised to that product. More `substeps`
+    need less.
 
     Attributes:
         joint_names_expr: Names or regular expressions.
@@ -61,7 +61,7 @@ def drive_joints(
         spec: Changed in place.
         joints: Names used in configurations to those in `spec`.
         actuators: By any name.
-        where: The articulation, for errors.
+        where: Name of the articulation, for errors.
         dt: Physics step, s.
 
     Returns:

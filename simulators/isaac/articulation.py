@@ -26,7 +26,7 @@ class Articulation(Asset):
     """A robot. Targets are [n, j] for `env_ids` and `joint_ids`, or for all environments and joints.
 
     Attributes:
-        joint_names, body_names: As configurations name them.
+        joint_names, body_names: Names, as in configurations.
         is_fixed_base: Whether its root does not move.
     """
 
@@ -39,7 +39,7 @@ class Articulation(Asset):
         return len(self.joint_names)
 
     @property
-    def num_envs(self) -> int:
+    def num_bodies(self) -> int:
         return len(self.body_names)
 
     @property
@@ -58,7 +58,7 @@ class Articulation(Asset):
         return resolve_matching_names(name_keys, known, preserve_order, f"joints of {self._name}")
 
     def find_bodies(self, name_keys: str | Sequence[str], preserve_order: bool = False) -> tuple[list[int], list[str]]:
-        """Indices and names of the bodies; raises `ConfigError` where nothing matches."""
+        """Indices and names of the bodies; raises `ConfigError` if nothing matches."""
         return resolve_matching_names(name_keys, self.body_names, preserve_order, f"bodies of {self._name}")
 
     def set_joint_position_target(
@@ -75,7 +75,7 @@ class Articulation(Asset):
         self._only_positions = False
 
     def set_joint_effort_target(self, target: torch.Tensor, joint_ids: JointIds = None, env_ids: EnvIds = None) -> None:
-        """N m or N, added to what stiffness and damping make."""
+        """N m or N, added to the effort of stiffness and damping."""
         put(self.data.joint_effort_target, target, env_ids, self._columns(joint_ids))
         self._only_positions = False
 
@@ -133,7 +133,7 @@ class Articulation(Asset):
             put(self.data.joint_effort_target, 0.0, env_ids, slice(None))
 
     def _build(self, spec: mujoco.MjSpec | None, name: str, order: Order, dt: float) -> mujoco.MjSpec:
-        """Bring the robot into the scene; the first robot's file is the scene."""
+        """Add the robot to the scene; the file of the first robot is the scene."""
         self._name = name
         spawn, init = self.cfg.spawn, self.cfg.init_state
         own, root = spawn.load(with_table=spec is None)
@@ -238,8 +238,8 @@ class ArticulationCfg(Config):
     """A robot of the scene.
 
     Attributes:
-        prim_path: `{ENV_REGEX_NS}/Name`, by which sensors refer to it; the entity's name is used otherwise.
-        spawn: Where its MJCF comes from.
+        prim_path: `{ENV_REGEX_NS}/Name`, for the references of sensors; by default the entity's name.
+        spawn: Source of its MJCF.
         init_state: Root pose (m; quaternion in the environment's order, None for that of the file) and velocity, joint
             positions and velocities by names or regular expressions.
         actuators: Drives by any name; a joint in none of them keeps the MJCF's.

@@ -22,7 +22,7 @@ class ArticulationData(BodyState):
         default_root_state: [N, 13] pose of the link and velocity of the centre of mass.
         default_mass: [N, B] kg.
         joint_pos_limits, soft_joint_pos_limits: [N, J, 2].
-        joint_vel_limits, joint_effort_limits: [N, J]; infinite where there is none.
+        joint_vel_limits, joint_effort_limits: [N, J]; infinite for joints without.
         joint_stiffness, joint_damping, joint_armature: [N, J] as simulated.
         joint_pos_target, joint_vel_target, joint_effort_target: [N, J] as last set.
     """

@@ -1,4 +1,4 @@
-"""What articulations and rigid objects share: a root that is free, moved by writes, or fixed."""
+"""Base of articulations and rigid objects: a root that is free, moved by writes, or fixed."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from simulators.isaac.simulation import EnvIds, Simulation, checked_rows, rows
 
 
 def put(target: torch.Tensor | NDArray[Any], value: Any, env_ids: EnvIds, columns: Any) -> None:
-    """Write `value` [n, ...] to some rows and columns, in numpy, which indexes and converts faster.
+    """Write `value` [n, ...] to some rows and columns; numpy indexes and converts faster than torch.
 
     Raises:
         ConfigError: One of `env_ids` is no environment.
@@ -29,16 +29,16 @@ def put(target: torch.Tensor | NDArray[Any], value: Any, env_ids: EnvIds, column
         array[at] = value
     except (ValueError, TypeError):
         found = f"shape {np.shape(value)}" if isinstance(value, np.ndarray) else f"type {type(value).__name__}"
-        raise SpecMismatch(f"what is written has {found}", "a write or target", f"give {array[at].shape}") from None
+        raise SpecMismatch(f"a value written has {found}", "a write or target", f"give {array[at].shape}") from None
 
 
 def to_wxyz(quat: torch.Tensor, order: Order) -> torch.Tensor:
-    """MuJoCo's order."""
+    """Quaternions in MuJoCo's order."""
     return quat if order == "wxyz" else convert_quat(quat, "wxyz")
 
 
 class Asset:
-    """An entity with a root body. It is told its scene's model and simulation after it was made.
+    """Entity with a root body. The scene binds it to model and simulation once it is compiled.
 
     Root poses are [n, 7]: position (m, world frame), then a quaternion in the environment's order. Root velocities are
     [n, 6]: linear (m/s), then angular (rad/s), world frame. `n` rows for `env_ids`, or all environments.
@@ -153,7 +153,7 @@ class Asset:
         self._sim.touch(env_ids)
 
     def _target(self, value: torch.Tensor, width: int, env_ids: EnvIds) -> Any:
-        """Index of the environments whose root is written; raises as `put`."""
+        """Index of environments for a write of their roots; raises as `put`."""
         if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[1] != width:
             found = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise SpecMismatch(f"a root written as {found}", f"asset {self._name}", f"give a tensor [n, {width}]")
@@ -171,10 +171,10 @@ class Asset:
             self.write_root_state_to_sim(state)
 
     def write_data_to_sim(self) -> None:
-        """Hand targets to the simulation."""
+        """Write targets to the simulation."""
 
     def update(self, dt: float) -> None:
-        """Nothing to do: `data` is computed when it is read."""
+        """Do nothing: `data` is computed on access."""
 
     def reset(self, env_ids: EnvIds = None) -> None:
-        """Forget targets of the episode before."""
+        """Clear targets of the previous episode."""

@@ -28,7 +28,7 @@ def ordered(quat_wxyz: NDArray[Any], order: Order) -> torch.Tensor:
 
 
 class BodyState:
-    """Some bodies, of which the first is the root. Tensors are float32, [N, B, ...] for bodies, [N, ...] for the root.
+    """State of B bodies, the root first. Tensors are float32, [N, B, ...] for bodies, [N, ...] for the root.
 
     `link` is the frame of the body as modelled, `com` the same axes turned to the inertia's and moved to the centre of
     mass. Suffix `_w`: in the world frame; `_b`: in the root's link frame. Poses are position (m), then quaternion;

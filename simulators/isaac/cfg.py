@@ -69,7 +69,7 @@ class SceneEntityCfg:
 
 
 JointedEntityCfg = Annotated[SceneEntityCfg, "with joints"]
-"""What managers check wherever a term's parameter is annotated with it: an entity with joints."""
+"""Entity with joints: an annotation of terms' parameters that managers check."""
 
 
 @configclass
@@ -128,7 +128,7 @@ class ObservationGroupCfg:
 
 @configclass
 class RewardTermCfg(ManagerTermBaseCfg):
-    """Called with (env, **params) for [N] numbers, which count times `weight` and the step's duration."""
+    """Called with (env, **params) for [N] numbers, multiplied by `weight` and the step's duration."""
 
     weight: float = MISSING
 
@@ -145,7 +145,7 @@ class EventTermCfg(ManagerTermBaseCfg):
     """Called with (env, env_ids, **params).
 
     Attributes:
-        mode: `startup`: once, with env_ids None. `reset`: where episodes begin. `interval`: after a time drawn from
+        mode: `startup`: once, with env_ids None. `reset`: at resets. `interval`: after a time drawn from
             `interval_range_s` [s], of each environment's own, or one for all (env_ids None) if `is_global_time`. Other
             modes are for `event_manager.apply`.
         min_step_count_between_reset: `reset` passes an environment over until this many steps after the last time.
@@ -159,7 +159,7 @@ class EventTermCfg(ManagerTermBaseCfg):
 
 @configclass
 class CurriculumTermCfg(ManagerTermBaseCfg):
-    """Called with (env, env_ids, **params) before environments are reset; what it returns is logged."""
+    """Called with (env, env_ids, **params) before environments are reset; its result is logged."""
 
 
 @configclass
@@ -194,7 +194,7 @@ class SimulationCfg:
         dt: Seconds between two applications of actions.
         substeps: MuJoCo steps in `dt`; the control rate does not depend on it.
         num_threads: Physics threads; 0 for one per CPU.
-        device: `cpu` is what there is.
+        device: `cpu` only.
         render_interval, physx: Accepted; nothing is drawn inside a step, and MuJoCo has no such settings.
     """
 
@@ -209,7 +209,7 @@ class SimulationCfg:
 
 @configclass
 class EnvCfg(Config):
-    """What manager-based and direct environments have in common.
+    """Common configuration of manager-based and direct environments.
 
     Attributes:
         decimation: `sim.dt` steps per environment step.

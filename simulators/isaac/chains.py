@@ -1,4 +1,4 @@
-"""The kinematic chain of a robot, read from the compiled model: of any robot, whatever file it came from."""
+"""Kinematic chain of any robot, read from the compiled model."""
 
 import mujoco
 import numpy as np
@@ -12,12 +12,12 @@ from robots.kinematics.rotations import quat_to_matrix
 def chain_of(
     model: mujoco.MjModel, root: str, body: str, tip_pos: NDArray[np.float64], tip_rot: NDArray[np.float64]
 ) -> Chain:
-    """The hinges between body `root`, whose frame is the base, and a tip fixed to `body`; home is amid the limits.
+    """Chain of hinges from body `root`, the base frame, to a tip fixed to `body`; home is amid the limits.
 
     Args:
         model: The compiled scene.
-        root: The base, by its name in the model.
-        body: What carries the tip, likewise.
+        root: Name of the base body in the model.
+        body: Name of the body that carries the tip.
         tip_pos: [3] m, the tip in the frame of `body`.
         tip_rot: [3, 3], likewise.
 

@@ -9,19 +9,19 @@ import numpy as np
 from embodied.errors import ConfigError
 
 Range = Annotated[tuple[float, float], "low to high"]
-"""Two finite numbers in order, which managers check wherever a term's parameter is annotated with it."""
+"""Two finite numbers in order: an annotation of terms' parameters that managers check."""
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one real number, True and False not among them."""
+    """Whether a value is one real number, other than True and False."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def check_whole(value: Any, low: int, high: int, name: str, where: str) -> int:
-    """A whole number from `low` to `high`, called `name`.
+    """Check that a value is a whole number from `low` to `high`; returns it.
 
     Raises:
-        ConfigError: It is not; names `where`, as all checks here do.
+        ConfigError: It is not. The error of this and the other checks names `where`.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         raise ConfigError(f"{name} is {value!r}", where, f"give a whole number from {low} to {high}")
@@ -55,7 +55,7 @@ def check_range(value: Any, where: str, low: float = -math.inf) -> tuple[float, 
 
 
 def check_limits(value: Any, where: str) -> tuple[float, float]:
-    """The lower and the upper limit, which may be infinite; raises `ConfigError`."""
+    """Lower and upper limit, finite or infinite; raises `ConfigError`."""
     pair = list(value) if isinstance(value, (list, tuple)) else []
     if len(pair) != 2 or not all(map(is_number, pair)) or not pair[0] <= pair[1]:
         raise ConfigError(f"{value!r} is no pair of limits", where, "give the lower limit, then the upper one")

@@ -1,4 +1,4 @@
-"""A dataclass decorator for configurations: mutable defaults, members without annotation, fields left to be filled."""
+"""Dataclass decorator for configurations: mutable defaults, members without annotation, fields to fill in."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ from embodied.errors import ConfigError, nearest
 
 T = TypeVar("T", bound=type)
 MISSING: Any = dataclasses.MISSING
-"""`dataclasses.MISSING`, which any field may hold."""
+"""`dataclasses.MISSING`, allowed in any field."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 
 
@@ -20,8 +20,8 @@ def configclass(cls: T) -> T:
     """Make a class a configuration.
 
     Every member is a field: annotated ones, and values without annotation in the order they are written. Nested
-    classes, functions and properties stay what they are. Each object gets deep copies of the defaults. A field whose
-    default is `dataclasses.MISSING` need not be given, and holds MISSING until it is; `missing` lists those. Adds
+    classes, functions and properties are no fields. Each object gets deep copies of the defaults. A field with the
+    default `dataclasses.MISSING` need not be given, and holds MISSING until it is; `missing` lists those. Adds
     `to_dict`, `replace`, `copy`. An unknown keyword is a `ConfigError`.
     """
     annotations = dict(inspect.get_annotations(cls))
@@ -65,7 +65,7 @@ def _inherited_annotation(cls: type, name: str) -> Any:
 
 
 def _field(cls: type, name: str) -> Any:
-    """The dataclass field of a member, whose default is copied for each object."""
+    """Dataclass field of a member; its default is copied for each object."""
     value = vars(cls).get(name, MISSING)
     if isinstance(value, dataclasses.Field):
         return value
@@ -77,7 +77,7 @@ def _field(cls: type, name: str) -> Any:
 
 
 def _nothing(self: Any) -> None:
-    """So that `super().__post_init__()` always works."""
+    """End of every chain of `super().__post_init__()`."""
 
 
 def _checked(cls: type) -> Any:

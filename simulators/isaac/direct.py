@@ -19,7 +19,7 @@ class DirectRLEnv(EnvBase):
     """N environments written as one class; see `EnvBase`. Derive, and define the hooks.
 
     `_setup_scene` may add entities: `self.robot = Articulation(cfg)`, `self.scene.articulations["robot"] = self.robot`.
-    `_get_observations` is called a second time where episodes end, for the final observation, before they are reset.
+    `_get_observations` is called again, before the reset, in steps that end episodes: for the final observation.
 
     Attributes:
         actions: [N, D] as last given to `_pre_physics_step`.
@@ -61,7 +61,7 @@ class DirectRLEnv(EnvBase):
         dones = self._get_dones()
         if not isinstance(dones, (tuple, list)) or len(dones) != 2:
             where = f"{type(self).__name__}._get_dones"
-            raise SpecMismatch(f"what it returns is a {type(dones).__name__}", where, "return (terminated, time-outs)")
+            raise SpecMismatch(f"the result is a {type(dones).__name__}", where, "return (terminated, time-outs)")
         self.reset_terminated, self.reset_time_outs = dones
         for done in (self.reset_terminated, self.reset_time_outs):
             returned(done, self.num_envs, f"{type(self).__name__}._get_dones", truths=True)
@@ -75,7 +75,7 @@ class DirectRLEnv(EnvBase):
             self.reward_buf = self.reward_buf.masked_fill(faults, 0.0)
         if not math.isfinite(float(self.reward_buf.sum())):
             where = f"{type(self).__name__}._get_rewards"
-            raise SpecMismatch("what it returns is not finite", where, "mend the reward")
+            raise SpecMismatch("the result is not finite", where, "mend the reward")
         self._finish_episodes(faults)
         self.event_manager.apply("interval", dt=self.step_dt)
         self.obs_buf = self._observe()
@@ -94,7 +94,7 @@ class DirectRLEnv(EnvBase):
         raise NotImplementedError
 
     def _get_observations(self) -> Observations:
-        """Hook: `policy`, and `critic` where `state_space` is given: [N, ...]."""
+        """Hook: `policy`, and `critic` if there is a `state_space`: [N, ...]."""
         raise NotImplementedError
 
     def _get_rewards(self) -> torch.Tensor:
@@ -106,7 +106,7 @@ class DirectRLEnv(EnvBase):
         raise NotImplementedError
 
     def _reset_idx(self, env_ids: torch.Tensor | Sequence[int] | None) -> None:
-        """Hook: reset the states of `env_ids` after calling this, which resets entities, events and counters."""
+        """Hook: reset the states of `env_ids`, after a call of this base, for entities, events and counters."""
         ids = torch.arange(self.num_envs) if env_ids is None else torch.as_tensor(env_ids)
         self.extras["log"] = {}
         self.scene.reset(ids)
@@ -124,7 +124,7 @@ class DirectRLEnv(EnvBase):
         observations = self._get_observations()
         if not isinstance(observations, dict) or "policy" not in observations:
             where = f"{type(self).__name__}._get_observations"
-            raise SpecMismatch("what it returns has no policy", where, 'return {"policy": tensor}')
+            raise SpecMismatch("the result has no policy", where, 'return {"policy": tensor}')
         if not self._observed:
             self._check_observations(observations)
             self._observed = True
@@ -134,17 +134,17 @@ class DirectRLEnv(EnvBase):
         return observations
 
     def _check_observations(self, observations: Observations) -> None:
-        """Raise `SpecMismatch` unless they fit the observation space; once, when first observed."""
+        """Raise `SpecMismatch` unless observations fit the observation space; called for the first ones only."""
         for name, space in self.observation_space.spaces.items():
             value, where = observations.get(name), f"{name} of {type(self).__name__}._get_observations"
             if not isinstance(value, torch.Tensor) or tuple(value.shape) != space.shape:
                 found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-                raise SpecMismatch(f"what it returns has {found}", where, f"return a tensor of shape {space.shape}")
+                raise SpecMismatch(f"the result has {found}", where, f"return a tensor of shape {space.shape}")
             if not torch.isfinite(value).all():
-                raise SpecMismatch("what it returns is not finite", where, "mend the observation")
+                raise SpecMismatch("the result is not finite", where, "mend the observation")
 
     def _observe_final(self) -> Observations:
-        # A hook may return a buffer of its own, which it writes again after the reset.
+        # A hook may return a buffer of its own and write it again after the reset.
         return {name: value.clone() for name, value in self._observe().items()}
 
     def _noisy(self, data: torch.Tensor, noise: NoiseCfg | None) -> torch.Tensor:

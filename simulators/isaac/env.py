@@ -23,7 +23,7 @@ class ManagerBasedRLEnv(EnvBase):
     """N environments made of terms; see `EnvBase`.
 
     A step processes the action; (applies it, steps the physics) `decimation` times; counts; computes terminations and
-    rewards; publishes the final observation and resets what ended; updates commands; calls interval events; observes.
+    rewards; publishes the final observation; resets ended episodes; updates commands; calls interval events; observes.
 
     Raises:
         ConfigError: The configuration misses something or names something unknown.
@@ -37,7 +37,7 @@ class ManagerBasedRLEnv(EnvBase):
             self.load_managers()
 
     def load_managers(self) -> None:
-        """Make the managers, in the order in which they need each other, and call the startup events."""
+        """Make the managers, in order of dependence, and call the startup events."""
         self.event_manager = EventManager(self.cfg.events, self)
         self.command_manager = CommandManager(self.cfg.commands, self)
         self.recorder_manager = RecorderManager()

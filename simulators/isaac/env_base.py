@@ -1,4 +1,4 @@
-"""What manager-based and direct environments share: scene, seed, counters, faults, spaces."""
+"""Base of manager-based and direct environments: scene, seed, counters, faults, spaces."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ class EnvBase(gymnasium.Env):
     """N environments stepped together; tensors have a leading axis of environments.
 
     Attributes:
-        cfg: A copy of the configuration, with the seed that was drawn where none was given.
+        cfg: A copy of the configuration, with a drawn seed if it had none.
         scene, sim: Entities and physics.
         quaternion: Order of quaternions, also in `metadata`.
         generator: Source of everything random here; a seed repeats bit for bit.
@@ -106,7 +106,7 @@ class EnvBase(gymnasium.Env):
         self._episode_length_buf.copy_(value)
 
     def seed(self, seed: int) -> int:
-        """Seed `generator`, and torch's own, from which terms written for Isaac Lab draw; returns the seed.
+        """Seed `generator`, and torch's own for terms written for Isaac Lab; returns the seed.
 
         Raises:
             ConfigError: It is no whole number of 64 bits.
@@ -144,7 +144,7 @@ class EnvBase(gymnasium.Env):
             return self._step(action)
 
     def once(self, key: Hashable, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """What `compute` returned for `key` in the present state and command: for terms that need the same numbers."""
+        """Result of `compute`, called once per `key` for the present state and command; terms share it."""
         self.sim.forward()
         if self._memo_stamp != self.sim.stamp:
             self._memo.clear()
@@ -154,10 +154,10 @@ class EnvBase(gymnasium.Env):
         return self._memo[key]
 
     def render(self) -> None:
-        """Nothing is drawn."""
+        """Do nothing: there is no window."""
 
     def close(self) -> None:
-        """Nothing to release: the physics ends with the object."""
+        """Do nothing: the physics ends with the object."""
 
     def _setup_scene(self) -> None:
         """Hook: add entities to the scene before it is compiled."""
@@ -175,7 +175,7 @@ class EnvBase(gymnasium.Env):
         raise NotImplementedError
 
     def _at_work(self) -> AbstractContextManager[None]:
-        """Within, quaternion functions take this environment's order."""
+        """Context in which quaternion functions take this environment's order."""
         return quaternion_order(self.quaternion)
 
     def _require_started(self) -> None:
@@ -190,7 +190,7 @@ class EnvBase(gymnasium.Env):
         self.sim.forward()
 
     def _take_faults(self) -> torch.Tensor | None:
-        """[N] bool, which environments diverged in this step, if any did."""
+        """[N] whether an environment diverged in this step; None if none did."""
         if not self.sim.any_fault:
             self.extras["faults"] = self._none
             return None
@@ -200,7 +200,7 @@ class EnvBase(gymnasium.Env):
         return faults
 
     def _finish_episodes(self, faults: torch.Tensor | None) -> None:
-        """Publish what was sensed before the reset, and begin anew where `reset_buf` says so."""
+        """Publish the final observations, and reset the environments in `reset_buf`."""
         if not self.is_finite_horizon:
             self.extras["time_outs"] = self.reset_time_outs
         self.extras.pop("final_obs", None)

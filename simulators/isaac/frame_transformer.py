@@ -69,7 +69,7 @@ class FrameTransformerData:
 
 
 class FrameTransformer:
-    """A sensor of frames that are fixed to bodies."""
+    """Sensor of frames that are fixed to bodies."""
 
     data: FrameTransformerData
 
@@ -92,15 +92,15 @@ class FrameTransformer:
         self.data = FrameTransformerData(sim, sites, names, offsets, order)
 
     def update(self, dt: float) -> None:
-        """Nothing to do: `data` is computed when it is read."""
+        """Do nothing: `data` is computed on access."""
 
     def reset(self, env_ids: Any = None) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is no state."""
 
 
 @configclass
 class FrameTransformerCfg:
-    """Where frames are, in the world and as seen from a source frame.
+    """Poses of frames in the world and in a source frame.
 
     Attributes:
         prim_path: Body of the source frame, `{ENV_REGEX_NS}/Robot/body`; without body, the root.

@@ -1,4 +1,4 @@
-"""Compiled sums that every step takes: after physics, numpy's reductions cost more than their numbers."""
+"""Compiled sums of every step: after physics, the overhead of numpy's reductions exceeds the arithmetic."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.floating]
 
 @njit(cache=True)
 def total(numbers: NDArray[Any]) -> Any:
-    """Sum of [n, k] numbers: not finite if one of them is not; of integers, another if one of them grew."""
+    """Sum of [n, k] numbers; not finite if one of them is not."""
     found = numbers[0, 0] * 0
     for i in range(numbers.shape[0]):
         for j in range(numbers.shape[1]):

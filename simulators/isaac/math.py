@@ -1,8 +1,8 @@
 """Rotations, frames and sampling, batched in torch, under the names of Isaac Lab's `utils.math`.
 
-Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment at work
-(`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second frame into the first.
-Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
+Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment that is
+being stepped or reset (`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second
+frame into the first. Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
 """
 
 import math
@@ -17,7 +17,7 @@ Shape = Sequence[int] | int
 
 
 def _constants(order: Order) -> tuple[Tensor, Tensor]:
-    """[4] signs of the conjugate, and [16, 4] what the products of components contribute to a quaternion product."""
+    """[4] signs of the conjugate, and [16, 4] weights of products of components in a quaternion product."""
     x, y, z, w = (0, 1, 2, 3) if order == "xyzw" else (1, 2, 3, 0)
     sign = torch.full((4,), -1.0)
     sign[w] = 1.0
@@ -38,7 +38,7 @@ _PRODUCT = {order: _constants(order)[1] for order in ORDERS}
 
 
 def _euler(order: Order) -> Tensor:
-    """[8, 4] what products of yaw's, pitch's and roll's cosine or sine contribute to a quaternion."""
+    """[8, 4] weights of products of yaw's, pitch's and roll's cosine or sine in a quaternion."""
     axes = [3, 2, 1, 0] if order == "xyzw" else [0, 3, 2, 1]
     w, z, y, x = (torch.eye(4)[axis] for axis in axes)
 
@@ -86,7 +86,7 @@ def quat_identity(count: int, order: Order | None = None) -> Tensor:
 
 
 def quat_unique(q: Tensor, order: Order | None = None) -> Tensor:
-    """The one of ±q whose w is not negative."""
+    """The one of ±q with w >= 0."""
     return torch.where(_w(q, order) < 0, -q, q)
 
 
@@ -117,7 +117,7 @@ def quat_apply_inverse(quat: Tensor, vec: Tensor, order: Order | None = None) ->
 
 
 def _rotate(quat: Tensor, vec: Tensor, order: Order | None, twice: float) -> Tensor:
-    """v + 2 w (u x v) + 2 u x (u x v); with -2 w for the inverse. Few operations: each costs more than its numbers."""
+    """v + 2 w (u x v) + 2 u x (u x v); with -2 w for the inverse. Few operations, since each has overhead."""
     if (order or present_order()) == "xyzw":
         xyz, w = quat[..., :3], quat[..., 3:]
     else:
@@ -203,7 +203,7 @@ def matrix_from_quat(quat: Tensor, order: Order | None = None) -> Tensor:
 def combine_frame_transforms(
     t01: Tensor, q01: Tensor, t12: Tensor | None = None, q12: Tensor | None = None, order: Order | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Pose of frame 2 in frame 0, from that of 1 in 0 and of 2 in 1; what is not given is no motion."""
+    """Pose of frame 2 in frame 0, from that of 1 in 0 and of 2 in 1; a missing pose is no motion."""
     t02 = t01 if t12 is None else t01 + quat_apply(q01, t12, order)
     return t02, q01 if q12 is None else quat_mul(q01, q12, order)
 
@@ -211,7 +211,7 @@ def combine_frame_transforms(
 def subtract_frame_transforms(
     t01: Tensor, q01: Tensor, t02: Tensor | None = None, q02: Tensor | None = None, order: Order | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Pose of frame 2 in frame 1, from those of 1 and 2 in 0; what is not given is at frame 0."""
+    """Pose of frame 2 in frame 1, from those of 1 and 2 in 0; a missing pose is that of frame 0."""
     t12 = quat_apply_inverse(q01, -t01 if t02 is None else t02 - t01, order)
     q10 = quat_conjugate(q01, order)
     return t12, q10 if q02 is None else quat_mul(q10, q02, order)

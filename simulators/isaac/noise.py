@@ -42,7 +42,7 @@ def _combine(data: torch.Tensor, noise: torch.Tensor, operation: str) -> torch.T
 
 @configclass
 class NoiseCfg:
-    """What corrupts an observation term.
+    """Noise on an observation term.
 
     Attributes:
         func: (data [N, ...], this configuration) to the corrupted data; one that also takes `generator` is given the

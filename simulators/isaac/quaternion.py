@@ -1,4 +1,4 @@
-"""The order of a quaternion's components: explicit in configurations, and refused by name where two differ."""
+"""Order of a quaternion's components: explicit in configurations; two that differ are refused by name."""
 
 from contextvars import ContextVar, Token
 from typing import Literal
@@ -11,7 +11,7 @@ _present: ContextVar[Order] = ContextVar("quaternion_order", default="xyzw")
 
 
 def check_order(order: str, where: str) -> Order:
-    """The order itself.
+    """Check an order; returns it.
 
     Raises:
         ConfigError: It is neither `xyzw` nor `wxyz`.
@@ -22,7 +22,7 @@ def check_order(order: str, where: str) -> Order:
 
 
 def check_quaternion(expected: str, given: str, where: str) -> None:
-    """Refuse what was made with quaternions in another order; `where` names it, such as a checkpoint's path.
+    """Refuse data made with quaternions in another order; `where` names it, such as a checkpoint's path.
 
     Raises:
         SpecMismatch: The orders differ.
@@ -35,12 +35,12 @@ def check_quaternion(expected: str, given: str, where: str) -> None:
 
 
 def present_order() -> Order:
-    """The order of the environment at work, `xyzw` outside of one."""
+    """Order of the environment that is being stepped or reset, `xyzw` outside of one."""
     return _present.get()
 
 
 class quaternion_order:
-    """Within, `simulators.isaac.math` takes quaternions in this order, so that terms need not name it."""
+    """Context in which `simulators.isaac.math` takes quaternions in this order, so that terms need not name it."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

@@ -31,7 +31,7 @@ def load_cfg_from_registry(task_name: str, entry_point_key: str) -> Any:
     """A fresh configuration of a registered environment.
 
     Args:
-        task_name: The id; what stands before a colon is skipped.
+        task_name: The id; a prefix up to a colon is skipped.
         entry_point_key: `env_cfg_entry_point` or `rsl_rl_cfg_entry_point`.
 
     Raises:

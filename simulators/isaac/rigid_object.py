@@ -33,17 +33,17 @@ class RigidObjectData(BodyState):
 
 
 class RigidObject(Asset):
-    """One free body, or a kinematic one that only writes move. Its name is that of the scene's entity."""
+    """One free body, or a kinematic one, moved by writes only. Its name is that of the scene's entity."""
 
     data: RigidObjectData
-    num_envs = 1
+    num_bodies = 1
 
     @property
     def body_names(self) -> list[str]:
         return [self._name]
 
     def find_bodies(self, name_keys: str | Sequence[str], preserve_order: bool = False) -> tuple[list[int], list[str]]:
-        """Index and name; raises `ConfigError` where nothing matches."""
+        """Index and name; raises `ConfigError` if nothing matches."""
         return resolve_matching_names(name_keys, self.body_names, preserve_order, f"rigid object {self._name}")
 
     def _build(self, spec: mujoco.MjSpec, name: str, order: Order, dt: float) -> None:
@@ -72,7 +72,7 @@ class RigidObjectCfg(Config):
     """A rigid object.
 
     Attributes:
-        prim_path: `{ENV_REGEX_NS}/Name`, by which sensors refer to it; the entity's name is used otherwise.
+        prim_path: `{ENV_REGEX_NS}/Name`, for the references of sensors; by default the entity's name.
         spawn: Its shape.
         init_state: Pose (m; quaternion in the environment's order, None for no rotation), velocity (m/s, rad/s).
     """
@@ -93,7 +93,7 @@ class RigidObjectCfg(Config):
 
 @configclass
 class AssetBaseCfg(Config):
-    """Something that stands still: a geom of the world, or with `spawn` None what the robot's scene already holds."""
+    """Fixed asset: a geom of the world, or with `spawn` None one that the robot's scene has already."""
 
     @configclass
     class InitialStateCfg:
@@ -106,7 +106,7 @@ class AssetBaseCfg(Config):
 
 
 def add_static(spec: mujoco.MjSpec, name: str, cfg: AssetBaseCfg, order: Order) -> None:
-    """Add the geom of `cfg` to the world, in place of what the scene has under its name; lights are left out."""
+    """Add the geom of `cfg` to the world, in place of a geom of its name; lights are left out."""
     if cfg.spawn is None or isinstance(cfg.spawn, LightCfg):
         return
     if (own := spec.geom(name)) is not None:

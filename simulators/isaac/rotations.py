@@ -1,6 +1,7 @@
-"""Quaternions in numpy, for the terms that every step and every reset calls. wxyz, as MuJoCo has them, unless said.
+"""Quaternions in numpy, for terms called in every step and reset; MuJoCo's order wxyz unless stated otherwise.
 
-Compiled where numpy would need a dozen operations: after physics, each costs more than its numbers.
+Functions that would take numpy a dozen operations are compiled: after physics, the overhead of each exceeds its
+arithmetic.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ Array = NDArray[np.floating]
 
 
 def reorder(quat: Array, given: Order, wanted: Order) -> Array:
-    """[..., 4] in another order of components; not copied where it is the same."""
+    """[..., 4] in another order of components; not copied if the order is the same."""
     if given == wanted:
         return quat
     return quat[..., [3, 0, 1, 2] if wanted == "wxyz" else [1, 2, 3, 0]]

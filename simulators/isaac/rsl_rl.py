@@ -1,6 +1,6 @@
-"""Our environments as rsl_rl's `VecEnv`, and the configurations of its runner, under Isaac Lab's names.
+"""Adapter to rsl_rl's `VecEnv`, and the configurations of its runner, under Isaac Lab's names.
 
-rsl_rl itself is not imported here: it only asks for what the wrapper has. Evaluation with rsl-rl-lib 5.5.1.
+rsl_rl itself is not imported here: it needs the wrapper's attributes only. Tested with rsl-rl-lib 5.5.1.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class RslRlVecEnvWrapper:
-    """rsl_rl's view of an environment. It resets the environment, for rsl_rl's runners never do.
+    """View of an environment as rsl_rl's `VecEnv`. It resets the environment, since rsl_rl's runners never do.
 
     Args:
         env: A `ManagerBasedRLEnv` or `DirectRLEnv`, or gymnasium wrappers around one.
-        clip_actions: Actions are clipped to plus or minus this; None leaves them alone.
+        clip_actions: Bound of actions, plus or minus; None for no clipping.
 
     Attributes:
         num_envs, num_actions, max_episode_length, device: As rsl_rl's `VecEnv` has them.
@@ -34,7 +34,7 @@ class RslRlVecEnvWrapper:
             from tensordict import TensorDict
         except ImportError:
             raise ConfigError(
-                "rsl_rl's environments give a TensorDict", "tensordict", "pip install rsl-rl-lib, which brings it"
+                "rsl_rl's environments give a TensorDict", "tensordict", "pip install rsl-rl-lib, which depends on it"
             ) from None
         if clip_actions is not None and not clip_actions > 0:
             raise ConfigError(f"clip_actions is {clip_actions}", "RslRlVecEnvWrapper", "give a positive number or None")
@@ -106,7 +106,7 @@ class RslRlVecEnvWrapper:
 
 @configclass
 class RslRlGaussianCfg:
-    """A Gaussian whose standard deviation is learned, one number per action."""
+    """Gaussian with a learned standard deviation for each action."""
 
     class_name: str = "GaussianDistribution"
     init_std: float = 1.0
@@ -148,7 +148,7 @@ class RslRlPpoAlgorithmCfg:
 
 @configclass
 class RslRlOnPolicyRunnerCfg:
-    """What `OnPolicyRunner(env, cfg.to_dict(), log_dir, device)` takes."""
+    """Configuration of `OnPolicyRunner(env, cfg.to_dict(), log_dir, device)`."""
 
     class_name: str = "OnPolicyRunner"
     seed: int = 42

@@ -1,4 +1,4 @@
-"""The scene: assets by name, compiled to one MuJoCo model of which every environment is a world of its own."""
+"""Scene: assets by name, compiled to one MuJoCo model; every environment is a world of its own."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,7 @@ class InteractiveScene:
         sim: The physics, once compiled.
 
     Raises:
-        ConfigError: A member is nothing a scene can hold.
+        ConfigError: A member is no asset or sensor.
     """
 
     sim: Simulation
@@ -98,7 +98,7 @@ class InteractiveScene:
             spec = robot._build(spec, name, order, dt)
         spec = mujoco.MjSpec() if spec is None else spec
         spec.option.timestep, spec.option.gravity = dt, list(sim.gravity)
-        # Implicit in the drives' damping, as they are meant; dense, for MuJoCo 4.0.0 gets the sparse Hessian wrong.
+        # Implicit in the drives' damping, as in Isaac Lab; dense, since MuJoCo 4.0.0 gets the sparse Hessian wrong.
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
         spec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
         for robot in self.articulations.values():
@@ -121,23 +121,23 @@ class InteractiveScene:
         self.sim.keep_as_blank()
 
     def write_data_to_sim(self) -> None:
-        """Hand every articulation's targets to the simulation."""
+        """Write every articulation's targets to the simulation."""
         for robot in self.articulations.values():
             robot.write_data_to_sim()
 
     def update(self, dt: float) -> None:
-        """Nothing to do: data is computed when it is read."""
+        """Do nothing: data is computed on access."""
 
     def reset(self, env_ids: EnvIds = None) -> None:
-        """Let every entity forget the episode before."""
+        """Clear every entity's state of the previous episode."""
         for entity in self._entities():
             entity.reset(env_ids)
 
     def filter_collisions(self, global_prim_paths: Any = None) -> None:
-        """Nothing to do: worlds do not meet."""
+        """Do nothing: worlds do not meet."""
 
     def clone_environments(self, copy_from_source: bool = False) -> None:
-        """Nothing to do: environments are worlds of one model."""
+        """Do nothing: environments are worlds of one model."""
 
     def _entities(self) -> Iterator[Any]:
         yield from self.articulations.values()

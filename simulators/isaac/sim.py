@@ -1,4 +1,4 @@
-"""Isaac Lab's `sim`: configurations of the physics, and of what assets are made of."""
+"""Isaac Lab's `sim`: configurations of the physics, and of shapes and files of assets."""
 
 from simulators.isaac.cfg import SimulationCfg
 from simulators.isaac.simulation import Simulation

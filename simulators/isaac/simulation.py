@@ -45,7 +45,7 @@ def checked_rows(env_ids: EnvIds, count: int) -> Any:
 
 
 def numbers(value: torch.Tensor) -> NDArray[Any]:
-    """A tensor in numpy; its memory where numpy knows the type."""
+    """A tensor in numpy, without a copy if numpy has its type."""
     try:
         return value.numpy()
     except (RuntimeError, TypeError):  # Requires a gradient, or is bfloat16.
@@ -53,18 +53,18 @@ def numbers(value: torch.Tensor) -> NDArray[Any]:
 
 
 def returned(value: torch.Tensor, count: int, where: str, truths: bool = False) -> NDArray[Any]:
-    """What a term or hook returned, in numpy.
+    """Result of a term or hook, checked, in numpy.
 
     Raises:
-        SpecMismatch: It is not [count], or not bool where `truths` are wanted; names `where`.
+        SpecMismatch: It is not [count], or not bool if `truths` is set; the error names `where`.
     """
     if not isinstance(value, torch.Tensor) or value.ndim != 1 or len(value) != count:
         found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"type {type(value).__name__}"
-        raise SpecMismatch(f"what it returns has {found}", where, f"return a tensor of shape ({count},)")
+        raise SpecMismatch(f"the result has {found}", where, f"return a tensor of shape ({count},)")
     if value.dtype.is_complex:
-        raise SpecMismatch(f"what it returns has dtype {value.dtype}", where, "return real numbers")
+        raise SpecMismatch(f"the result has dtype {value.dtype}", where, "return real numbers")
     if truths and value.dtype is not torch.bool:
-        raise SpecMismatch(f"what it returns has dtype {value.dtype}", where, "return a tensor of bool")
+        raise SpecMismatch(f"the result has dtype {value.dtype}", where, "return a tensor of bool")
     return numbers(value)
 
 
@@ -72,7 +72,7 @@ def as_action(action: Any, where: str) -> torch.Tensor:
     """An action given as an array or nested lists.
 
     Raises:
-        SpecMismatch: It is nothing of the kind, or complex.
+        SpecMismatch: It is no tensor, or complex.
     """
     try:
         tensor = torch.as_tensor(action)
@@ -90,7 +90,7 @@ class Simulation:
         cfg, model, num_envs: As given.
         batch: MuJoCo's batch.
         physics_dt: `cfg.dt`, s.
-        stamp: Grows whenever a state has changed, so that readers know what they hold is old.
+        stamp: Counter of changes of state, for readers' caches.
         faults: [N] bool, environments that diverged since `clear_faults`; they stand in the model's default state.
         any_fault: Whether there is one.
     """
@@ -109,9 +109,9 @@ class Simulation:
         self._changed: NDArray[np.bool_] = np.zeros(num_envs, bool)
         self.dirty = False
         self._blank = self.batch.state[0].copy()
-        # Counts, zeroed once seen: MuJoCo resets what diverges, its counts with it, and would show the same again.
+        # Counts, zeroed once read: MuJoCo resets a diverged environment with its counts, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
-        # A number that is not finite shows in the physical state, or else in what was written to a mocap body.
+        # A number that is not finite shows in the physical state, or in the pose written to a mocap body.
         physical = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_PHYSICS) + 1
         self._checked = self.batch.state if model.nmocap else self.batch.state[:, :physical]
 
@@ -123,13 +123,13 @@ class Simulation:
         """
         if name not in self._fields:
             with warnings.catch_warnings():
-                # Outputs are read-only for numpy; torch has no such thing and warns.
+                # Outputs are read-only in numpy; torch knows no read-only tensors and warns.
                 warnings.simplefilter("ignore", UserWarning)
                 self._fields[name] = torch.from_numpy(self.array(name))
         return self._fields[name]
 
     def array(self, name: str) -> NDArray[Any]:
-        """The memory of `field` in numpy, whose operations on few numbers cost a fraction of torch's."""
+        """Memory of `field` in numpy, with less overhead on few numbers than torch."""
         if name not in self._arrays:
             if name not in DATA_FIELDS:
                 raise ConfigError(f"MjData has no field {name!r}", "sim.field", nearest(name, DATA_FIELDS))
@@ -138,7 +138,7 @@ class Simulation:
         return self._arrays[name]
 
     def touch(self, env_ids: EnvIds = None) -> None:
-        """Say that the state of `env_ids` was written; what derives from it is computed when next asked for."""
+        """Mark the state of `env_ids` as written; derived quantities are computed on the next access."""
         self.stamp += 1
         self._changed[rows(env_ids)] = True
         self.dirty = True
@@ -151,7 +151,7 @@ class Simulation:
         self.touch(env_ids)
 
     def forward(self) -> None:
-        """Compute what derives from states that were written."""
+        """Compute quantities derived from written states."""
         if not self.dirty:
             return
         ids = None if self._changed.all() else np.flatnonzero(self._changed).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What assets are made of: robots from MJCF, primitives with mass and friction, planes; each as part of an MjSpec."""
+"""Bodies of assets: robots from MJCF, primitives with mass and friction, planes; each as part of an MjSpec."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from simulators.scene import ROBOT_HITS, SCENE_HITS, table_scene
 
 @configclass
 class MjcfSpawnCfg:
-    """A robot from MJCF. The scene's first one brings its whole file along, later ones are attached to it.
+    """Robot from MJCF. The scene's first robot contributes its whole file, later ones are attached to it.
 
     Attributes:
         robot: A description in `robots/descriptions`, at its table.
@@ -109,7 +109,7 @@ class PreviewSurfaceCfg:
 
 @configclass
 class ShapeCfg:
-    """One geom, and how it moves, collides and looks. Contact softness is that of the table scene's cube."""
+    """One geom with its motion, collisions and looks. Contact softness is that of the table scene's cube."""
 
     rigid_props: RigidBodyPropertiesCfg | None = None
     mass_props: MassPropertiesCfg | None = None

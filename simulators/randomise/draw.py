@@ -32,7 +32,7 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
         images: Whether appearance matters.
 
     Returns:
-        Name to [M, ...] of the randomised values only. G geoms, N envs, U actuators, L lights, C cameras:
+        Name to [M, ...] of the randomised values only. G geoms, N bodies, U actuators, L lights, C cameras:
         `friction` [M], `mass` [M, N], `gains` [M, U, 2] of stiffness and damping, `light` [M, L] are factors;
         `colour` [M, G, 3] is added; `light_dir` [M, L, 3] and `camera_rot` [M, C, 3] are rotation vectors in rad,
         `camera_pos` [M, C, 3] offsets in m; `action_latency` and `observation_latency` [M] int32 control steps.

@@ -19,13 +19,13 @@ def said(observation) -> np.ndarray:
 
 
 def test_another_colour_is_said_and_nothing_else_differs():
-    seen, starts = make_env("reach_color", len(SEEDS)).reset(SEEDS)
-    other, others = make_env("reach_color", len(SEEDS), said="other").reset(SEEDS)
+    seen, starts = OneAgentEnv(make_env("reach_color", len(SEEDS))).reset(SEEDS)
+    other, others = OneAgentEnv(make_env("reach_color", len(SEEDS), said="other")).reset(SEEDS)
     assert np.array_equal(said(seen), starts.drawn["named"])
     assert set((said(other) - said(seen)) % 3) == {1, 2}
     for name in seen.streams.keys() - {"instruction"}:
         assert np.array_equal(seen.streams[name], other.streams[name]), name
-    again, _ = make_env("reach_color", 2, said="other").reset(SEEDS[[7, 3]])
+    again, _ = OneAgentEnv(make_env("reach_color", 2, said="other")).reset(SEEDS[[7, 3]])
     assert np.array_equal(said(again), said(other)[[7, 3]])
     assert np.array_equal(starts.drawn["cubes_xy"], others.drawn["cubes_xy"])
 

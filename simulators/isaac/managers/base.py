@@ -1,4 +1,4 @@
-"""What managers share: terms found in a configuration, checked and resolved once."""
+"""Base of managers: terms of a configuration, checked and resolved once."""
 
 import inspect
 import math
@@ -36,7 +36,7 @@ class ManagerTermBase:
         return self._env.device
 
     def reset(self, env_ids: EnvIds = None) -> Any:
-        """Forget the episodes before; what an action or command term returns is not used or logged respectively."""
+        """Clear state of previous episodes. Results of action terms are ignored, those of command terms logged."""
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         raise NotImplementedError
@@ -70,13 +70,13 @@ class ManagerBase:
         raise NotImplementedError
 
     def find_terms(self, name_keys: str | Sequence[str]) -> list[str]:
-        """Names of terms that match; raises `ConfigError` where nothing does."""
+        """Names of terms that match; raises `ConfigError` if none does."""
         terms = self.active_terms
         names = [name for group in terms.values() for name in group] if isinstance(terms, dict) else terms
         return resolve_matching_names(name_keys, names, where=f"{self.kind}s")[1]
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
-        """Begin new episodes; returns what is to be logged of the old ones."""
+        """Begin new episodes; returns log entries of the old ones."""
         for term in self._stateful:
             term.reset(env_ids=env_ids)
         return {}
@@ -119,7 +119,7 @@ class ManagerBase:
             self._stateful.append(term.func)
 
     def _check_values(self, function: Callable[..., Any], params: dict[str, Any], where: str) -> None:
-        """Raise `ConfigError` for parameters that are not what their annotations say, as far as those are known."""
+        """Raise `ConfigError` for parameters that contradict their annotations, as far as those are known."""
         for name, parameter in inspect.signature(function).parameters.items():
             kind, place = parameter.annotation, f"{name} of {where}"
             value = params.get(name, parameter.default)
@@ -154,7 +154,7 @@ class ManagerBase:
 
 
 def within(where: str, error: ConfigError) -> ConfigError:
-    """The error of something inside `where`."""
+    """Error with `where` put before its place."""
     return ConfigError(error.what, f"{where}, {error.where}" if error.where else where, error.fix)
 
 

@@ -13,7 +13,7 @@ from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_c
 from simulators.isaac.simulation import EnvIds, rows
 
 ROUNDING_S = 1e-6
-"""More than what the sums of steps lose: a command of 4 s lasts 120 steps of 1/30 s."""
+"""Tolerance of summed step times, s: a command of 4 s lasts 120 steps of 1/30 s."""
 
 
 class CommandTerm(ManagerTermBase):
@@ -24,7 +24,7 @@ class CommandTerm(ManagerTermBase):
         time_left: [N] s until the command is drawn anew; to be read only.
         command_counter: [N] commands drawn in this episode.
         metrics_from_state: Whether `_update_metrics` depends on the present state and command alone. It is then called
-            when episodes end and when `metrics` are read, instead of in every step.
+            at the end of episodes and on access to `metrics`, instead of in every step.
     """
 
     metrics_from_state: ClassVar[bool] = False
@@ -32,10 +32,9 @@ class CommandTerm(ManagerTermBase):
     def __init__(self, cfg: CommandTermCfg, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._metrics: dict[str, torch.Tensor] = {}
-        # The state that lazy metrics are of; None until the command manager has the finished term.
+        # Stamp of the state of lazy metrics; None until the command manager has the finished term.
         self._measured: int | None = None
-        # Seconds on the term's clock at which commands are drawn anew, and the earliest of them: while that lies ahead,
-        # a step compares one number.
+        # Times of the next draws, s on the term's clock, and the earliest: until then a step compares one number.
         self._clock, self._earliest = 0.0, 0.0
         self._due = torch.zeros(self.num_envs, dtype=torch.float64)
         self.command_counter = torch.zeros(self.num_envs, dtype=torch.long)
@@ -103,7 +102,7 @@ class CommandTerm(ManagerTermBase):
         due[which] = self._clock + (drawn * (high - low) + low)
         self._earliest = float(due.min())
         self._resample_command(env_ids)
-        self._env.sim.stamp += 1  # What was computed from the command before is old.
+        self._env.sim.stamp += 1  # Results of the previous command are stale.
         self.command_counter.numpy()[which] += 1
 
 
@@ -145,7 +144,7 @@ class CommandManager(ManagerBase):
             term.compute(dt)
 
     def measure(self) -> None:
-        """Update the metrics that are a function of the state, before it is reset."""
+        """Update the metrics that are a function of the state, before the reset."""
         for term in self._by_name.values():
             if term.metrics_from_state:
                 _ = term.metrics

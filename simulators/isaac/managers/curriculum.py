@@ -1,4 +1,4 @@
-"""Curricula: terms that change the task as training goes on."""
+"""Curricula: terms that change the task in the course of training."""
 
 from typing import Any
 

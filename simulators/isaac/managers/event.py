@@ -23,8 +23,8 @@ class EventManager(ManagerBase):
     def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._cfgs: dict[str, dict[str, EventTermCfg]] = {}
-        # Seconds on the manager's clock at which each interval event is due, and the earliest of them: while that lies
-        # ahead, a step compares one number.
+        # Due times of interval events, s on the manager's clock, and the earliest of them: until then a step compares
+        # one number.
         self._clock = 0.0
         self._due: dict[str, torch.Tensor] = {}
         self._earliest: dict[str, float] = {}

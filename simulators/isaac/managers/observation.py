@@ -23,11 +23,11 @@ Apply = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class Term:
-    """One resolved term: its steps after the function, and what it remembers.
+    """Resolved term: its steps after the function, and its history.
 
     Attributes:
         history: [N, H, ...] of the last H values, if it keeps any.
-        started: [N] bool, environments whose history holds something of this episode.
+        started: [N] whether an environment's history has values of this episode.
     """
 
     cfg: ObservationTermCfg
@@ -51,7 +51,7 @@ class ObservationManager(ManagerBase):
     def __init__(self, cfg: Any, env: EnvBase) -> None:
         super().__init__(cfg, env)
         self._groups: dict[str, tuple[ObservationGroupCfg, dict[str, Term]]] = {}
-        # Where each term lies in the groups that concatenate rows: most of them.
+        # Columns of each term in the groups that concatenate rows: most of them.
         self._columns: dict[str, list[slice]] = {}
         self.group_obs_dim: dict[str, Any] = {}
         self.group_obs_term_dim: dict[str, list[tuple[int, ...]]] = {}
@@ -86,7 +86,7 @@ class ObservationManager(ManagerBase):
         return {name: self.compute_group(name, update_history) for name in self._groups}
 
     def compute_group(self, group_name: str, update_history: bool = False) -> torch.Tensor | dict[str, torch.Tensor]:
-        """One group; new tensors, which the caller may keep."""
+        """One group, as new tensors that the caller may keep."""
         group, terms = self._groups[group_name]
         if group_name in self._columns:
             return self._side_by_side(group_name, update_history)
@@ -118,7 +118,7 @@ class ObservationManager(ManagerBase):
         return torch.from_numpy(joined)
 
     def _remember(self, term: Term, value: torch.Tensor, update: bool) -> torch.Tensor:
-        """The history with `value` as its newest, which fills it in environments that have just started."""
+        """Append `value` to the history, and fill the history of new episodes with it; returns the history."""
         assert term.history is not None and term.started is not None
         history = torch.cat([term.history[:, 1:], value[:, None]], dim=1)
         if not term.started.all():
@@ -141,7 +141,7 @@ class ObservationManager(ManagerBase):
         return terms
 
     def _shaped(self, where: str, cfg: ObservationTermCfg, corrupt: bool) -> Term:
-        """Call the term once, to learn its shape and to refuse what is not [N, ...]."""
+        """Call the term once for its shape; a result other than [N, ...] is refused."""
         check_whole(cfg.history_length, 0, 10_000, "history_length", where)
         value = cfg.func(self._env, **cfg.params)
         if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != self.num_envs:
@@ -159,7 +159,7 @@ class ObservationManager(ManagerBase):
         return term
 
     def _steps(self, where: str, cfg: ObservationTermCfg, corrupt: bool, value: torch.Tensor) -> list[Apply]:
-        """What follows the function; each returns a new tensor."""
+        """Steps after the function: modifiers, noise, clip, scale. Each returns a new tensor."""
         steps: list[Apply] = []
         if value.dtype != torch.float32:
             steps.append(lambda data: data.to(torch.float32))

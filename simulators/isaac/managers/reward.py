@@ -70,10 +70,10 @@ class RewardManager(ManagerBase):
         return torch.from_numpy(weigh(self._raw, self._factors, self._weighted, self._sums))
 
     def check(self) -> None:
-        """Raise `SpecMismatch`, which names the term, if a reward of the last step is not finite."""
+        """Raise `SpecMismatch` with the term's name if a reward of the last step is not finite."""
         if not math.isfinite(total(self._weighted)):
             first = int(np.flatnonzero(~np.isfinite(self._weighted).all(axis=1))[0])
-            raise SpecMismatch("what it returns, times its weight, is not finite", self._places[first], "mend the term")
+            raise SpecMismatch("its result times its weight is not finite", self._places[first], "mend the term")
 
     def discard(self, env_ids: Any) -> None:
         """Take the last step's rewards of `env_ids` out of the sums: their physics failed."""

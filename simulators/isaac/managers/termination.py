@@ -1,4 +1,4 @@
-"""Terminations: when episodes end, by reaching a terminal state or by their time limit."""
+"""Terminations: ends of episodes, by a terminal state or by the time limit."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class TerminationManager(ManagerBase):
         self._cfgs[term_name] = cfg
 
     def compute(self) -> torch.Tensor:
-        """[N] bool, which episodes end."""
+        """[N] whether an episode ends."""
         terminated, time_outs = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for name, term in self._cfgs.items():
             value = self._term_dones[name] = term.func(self._env, **term.params)
@@ -66,14 +66,14 @@ class TerminationManager(ManagerBase):
         return self.dones
 
     def truncate(self, faults: torch.Tensor) -> torch.Tensor:
-        """End the episodes `faults` [N] bool as truncated, whatever the terms said; [N] bool, which episodes end."""
+        """Truncate the episodes `faults` [N] bool in spite of the terms; returns [N], whether an episode ends."""
         self._term_dones = {name: value & ~faults for name, value in self._term_dones.items()}
         self.terminated, self.time_outs = self.terminated & ~faults, self.time_outs | faults
         self.dones = self.terminated | self.time_outs
         return self.dones
 
     def reset(self, env_ids: EnvIds = None) -> dict[str, Any]:
-        """Returns `Episode_Termination/<term>`: how many of `env_ids` ended by it."""
+        """Returns `Episode_Termination/<term>`: count of `env_ids` that ended by it."""
         which = rows(env_ids)
         logged = {
             f"Episode_Termination/{name}": int(np.count_nonzero(done.numpy()[which]))

@@ -1,4 +1,4 @@
-"""Command terms: what the policy is asked to do, drawn anew now and then."""
+"""Command terms: goals of the policy, drawn at resets and again from time to time."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Curriculum terms, called whenever episodes are reset. What they return is logged."""
+"""Curriculum terms, called at resets. Their results are logged."""
 
 from collections.abc import Sequence
 

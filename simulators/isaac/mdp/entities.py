@@ -1,4 +1,4 @@
-"""The entities that terms take when they are told none, under Isaac Lab's names."""
+"""Default entities of terms, under Isaac Lab's names."""
 
 from simulators.isaac.cfg import SceneEntityCfg
 

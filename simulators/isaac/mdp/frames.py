@@ -1,4 +1,4 @@
-"""Where bodies are in a robot's root frame, computed once per state however many terms of a task ask for it."""
+"""Poses of bodies in a robot's root frame, computed once per state for all terms."""
 
 import numpy as np
 import torch

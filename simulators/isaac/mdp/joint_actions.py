@@ -22,7 +22,7 @@ class JointAction(ActionTerm):
     """offset + scale * raw action, then clipped, for some joints of an articulation.
 
     Attributes:
-        raw_actions: [N, D] as the policy gave them.
+        raw_actions: [N, D] of the policy.
         processed_actions: [N, D] in the joints' units.
 
     Raises:
@@ -105,7 +105,7 @@ class JointPositionAction(JointAction):
 
 
 class RelativeJointPositionAction(JointAction):
-    """Position targets relative to where the joints are, at every physics step."""
+    """Position targets relative to the present joint positions, at every physics step."""
 
     cfg: "RelativeJointPositionActionCfg"
 
@@ -212,7 +212,7 @@ class JointActionCfg(ActionTermCfg):
 
 @configclass
 class JointPositionActionCfg(JointActionCfg):
-    """Position targets; by default around the default positions, which then replace `offset`."""
+    """Position targets; by default around the default positions, in place of `offset`."""
 
     class_type: type[ActionTerm] = JointPositionAction
     use_default_offset: bool = True
@@ -228,7 +228,7 @@ class RelativeJointPositionActionCfg(JointActionCfg):
 
 @configclass
 class JointVelocityActionCfg(JointActionCfg):
-    """Velocity targets; by default around the default velocities, which then replace `offset`."""
+    """Velocity targets; by default around the default velocities, in place of `offset`."""
 
     class_type: type[ActionTerm] = JointVelocityAction
     use_default_offset: bool = True

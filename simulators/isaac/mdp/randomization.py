@@ -1,6 +1,6 @@
 """Event terms that change the physics of `env_ids` (None for all): masses, friction, gains.
 
-They start from the model's own numbers every time, so that repeated draws do not pile up.
+They start from the model's own numbers every time, so that repeated draws do not accumulate.
 """
 
 import numpy as np

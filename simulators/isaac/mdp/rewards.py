@@ -69,7 +69,7 @@ def joint_deviation_l1(env: ManagerBasedRLEnv, asset_cfg: JointedEntityCfg = ROB
 
 
 def joint_pos_limits(env: ManagerBasedRLEnv, asset_cfg: JointedEntityCfg = ROBOT) -> torch.Tensor:
-    """Sum of how far the chosen joints are beyond their soft limits."""
+    """Sum of the chosen joints' distances beyond their soft limits."""
     data = env.scene[asset_cfg.name].data
     position, limits = data.joint_pos[:, asset_cfg.joint_ids], data.soft_joint_pos_limits[:, asset_cfg.joint_ids]
     return ((limits[..., 0] - position).clamp(min=0.0) + (position - limits[..., 1]).clamp(min=0.0)).sum(dim=1)
@@ -127,7 +127,7 @@ def object_ee_distance(
 def object_to_goal(
     env: ManagerBasedRLEnv, command_name: str, robot_cfg: SceneEntityCfg, object_cfg: SceneEntityCfg
 ) -> torch.Tensor:
-    """[N] distance (m) of the object from the commanded position, which is given in the robot's root frame."""
+    """[N] distance (m) of the object from the commanded position (robot's root frame)."""
 
     def compute() -> torch.Tensor:
         goal = env.command_manager.get_command(command_name).numpy()[:, :3]

@@ -11,7 +11,7 @@ from simulators.isaac.checks import Range, check_range, check_vector
 from simulators.isaac.env_base import EnvBase
 
 Pair = tuple[float, float]
-"""Two numbers whose meaning a distribution tells."""
+"""Two parameters of a distribution."""
 Ids = torch.Tensor | None
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 

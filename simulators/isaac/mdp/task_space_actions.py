@@ -20,7 +20,7 @@ DAMPING = 0.01
 
 
 class DifferentialInverseKinematicsAction(ActionTerm):
-    """A pose in the robot's root frame: position (m) or position and orientation, absolute or relative to the present.
+    """Pose in the robot's root frame: position (m) or position and orientation, absolute or relative to the present.
 
     D is 3 for positions, 6 for relative poses (m, and a rotation vector in rad), 7 for absolute ones (quaternion in the
     environment's order). A commanded position keeps the orientation. The targets are damped least-squares steps, taken
@@ -112,13 +112,13 @@ class DifferentialInverseKinematicsAction(ActionTerm):
 
 @configclass
 class DifferentialIKControllerCfg:
-    """How poses become joint targets.
+    """Inverse kinematics from poses to joint targets.
 
     Attributes:
         command_type: `position` (3 numbers, or deltas) or `pose` (position and quaternion, or deltas and a rotation
             vector).
         use_relative_mode: Whether commands are deltas from the present pose.
-        ik_method: `dls`, damped least squares, is what there is.
+        ik_method: `dls`, damped least squares, only.
         ik_params: `lambda_val`, the damping.
     """
 

@@ -9,7 +9,7 @@ from simulators.isaac.mdp.rewards import object_to_goal
 
 
 def time_out(env: ManagerBasedRLEnv) -> torch.Tensor:
-    """The episode is as long as it may get."""
+    """The episode has reached its time limit."""
     return torch.from_numpy(env.episode_length_buf.numpy() >= env.max_episode_length)
 
 

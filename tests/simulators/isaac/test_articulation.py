@@ -144,6 +144,7 @@ def test_joints_are_mujocos():
     )
     assert (robot.data.applied_torque.abs() <= 5.0).all() and robot.data.applied_torque.abs().max() > 0
     assert robot.joint_names == ["upper_joint", "lower_joint"] and robot.body_names == ["upper", "lower"]
+    assert robot.num_joints == 2 and robot.num_bodies == 2
     assert robot.is_fixed_base and not scene["walker"].is_fixed_base and scene["walker"].joint_names == ["hip"]
     assert robot.data.joint_pos_limits[0].tolist() == [[-3.0, 3.0]] * 2
     assert torch.allclose(robot.data.soften(0.5)[0], torch.tensor([[-1.5, 1.5]] * 2))
