@@ -1,6 +1,6 @@
-"""Draws docs/tasks.png: every task configuration's expert at the end of an episode, with its instruction.
+"""Draw docs/tasks.png: every task configuration's expert at the end of an episode, with its instruction.
 
-Again after a task was added or a scene changed: python tools/gallery.py
+Run it again after a new task or a change of a scene: python tools/gallery.py
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEEDS, COLUMNS = 8, 3
 
 
 def tile(label: str, renderer: str) -> NDArray[np.uint8] | None:
-    """[HEIGHT + BAR, WIDTH, 3] the first successful episode's last state, or None for another simulator's task.
+    """[HEIGHT + BAR, WIDTH, 3] last state of the first successful episode, or None for another simulator's task.
 
     Raises:
         ConfigError: The expert fails on every seed.

@@ -1,4 +1,4 @@
-"""What the tasks are and how well their scripted experts do: as rows of a list, and as videos."""
+"""Tasks and the success of their scripted experts, as rows of a list and as videos."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,19 @@ from simulators.render.video import RENDERERS, Clip, Video, write_video
 from simulators.tabletop import decode_text
 from simulators.task import Task
 
-AGENT = "robot"
 MAX_EPISODES = 100
 
 
 @dataclass
 class PlaySettings:
-    """seed, episodes: one episode of each seed from `seed` on. out: the video to write. camera:
-    one of the scene's. renderer: `auto`, `ray`, `gl` or `quality`."""
+    """Settings of `embodied play`.
+
+    Attributes:
+        seed, episodes: One episode of each seed from `seed` on.
+        out: Video to write.
+        camera: Name of a camera of the scene.
+        renderer: `auto`, `ray`, `gl` or `quality`.
+    """
 
     task: dict[str, Any]
     env: dict[str, Any]
@@ -46,7 +51,11 @@ class PlaySettings:
 
 @dataclass
 class TasksSettings:
-    """episodes: seeds on which each task's expert is measured, from 0 on."""
+    """Settings of `embodied tasks`.
+
+    Attributes:
+        episodes: Seeds, from 0 on, on which each task's expert is measured.
+    """
 
     episodes: int = 200
 
@@ -59,7 +68,7 @@ class Recording:
     """Episodes of the expert on a task.
 
     Attributes:
-        task: What was played.
+        task: The task.
         played: Outcomes, lengths, returns.
         states: Per episode [L + 1, S], the start first.
         instructions: Per episode.
@@ -82,7 +91,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Shown:
-    """What `play_video` made: the episodes, the file, and how it was drawn."""
+    """Result of `play_video`: the episodes, the file, and its properties."""
 
     recording: Recording
     path: Path
@@ -95,17 +104,17 @@ def is_simulated_here(task: dict[str, Any]) -> bool:
 
 
 def describe_task(label: str, task: dict[str, Any], env: dict[str, Any], episodes: int) -> dict[str, Any]:
-    """A task configuration and how often its expert succeeds, as JSON values.
+    """Description of a task configuration with its expert's success, as JSON values.
 
     Args:
         label: Name of the configuration.
         task: Its `name` and options.
-        env: What simulates it.
+        env: Settings of its environments.
         episodes: Seeds to measure the expert on, from 0 on; tasks of other simulators are not measured.
 
     Returns:
         `task`, `robot`, `cameras`, `instruction`, and of the expert `episodes`, `successes`, `success_rate` and
-        `success_ci95`, the Wilson interval; those four are None where it was not measured.
+        `success_ci95`, the Wilson interval; those four are None for tasks of other simulators.
     """
     unknown = dict.fromkeys(("episodes", "successes", "success_rate", "success_ci95"))
     if not is_simulated_here(task):
@@ -132,8 +141,8 @@ def describe_task(label: str, task: dict[str, Any], env: dict[str, Any], episode
 
 
 def play_expert(env: Env, seeds: NDArray[np.int64], states: list[NDArray[np.float64]] | None = None) -> Played:
-    """The expert's episode of each seed; `states` is given the envs' states [B, S] before each step."""
-    policy = PolicySpec("expert", env.spec.agents[AGENT])
+    """Play the expert's episode of each seed; the states [B, S] before each step are appended to `states`."""
+    policy = PolicySpec("expert", env.spec.agents[env.spec.only_agent])
     expert = by_expert(env, policy)
 
     def decide(seen: Observation) -> ActionChunk:
@@ -171,19 +180,19 @@ def record_expert(task: dict[str, Any], env: dict[str, Any], seed: int, episodes
 
 
 def simulated_task(env: Env) -> Task:
-    """What a env in this process simulates.
+    """Task of environments that are simulated in this process.
 
     Raises:
-        ConfigError: It is another kind of env.
+        ConfigError: They are simulated elsewhere.
     """
     task: Task | None = getattr(env, "task", None)
     if task is None:
-        raise ConfigError("this env's scene is not in this process", "env", "use env=mujoco")
+        raise ConfigError("these environments are not simulated in this process", "env", "use env=mujoco")
     return task
 
 
 def play_video(settings: PlaySettings, label: str) -> Shown:
-    """Play the expert and write what a camera sees as a video, `<label>.mp4` unless the settings name a file.
+    """Play the expert and write a video of one camera, `<label>.mp4` unless the settings name a file.
 
     Raises:
         ConfigError: Unknown camera, or the task is not simulated in this process.

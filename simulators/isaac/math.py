@@ -2,7 +2,8 @@
 
 Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment that is
 being stepped or reset (`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second
-frame into the first. Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
+frame into the first. Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation
+Vectors", 2006.
 """
 
 import math

@@ -11,7 +11,7 @@ OPTIONS = {"cameras": ["front", "wrist"], "pixels": 16, "images": ["rgb", "depth
 
 
 def drawn_anew(env):
-    """What the cameras see of the present states."""
+    """Pictures of the present states."""
     return env._cameras.render(env._senses._poses)
 
 

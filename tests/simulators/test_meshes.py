@@ -1,4 +1,4 @@
-"""Meshes, with a folder that is laid out like mujoco_menagerie and holds one box per link."""
+"""Meshes from a folder laid out like mujoco_menagerie, with one box per link."""
 
 import mujoco
 import numpy as np

@@ -18,7 +18,7 @@ GRASPS = ("pick_place", "stack")
 
 
 def environments(config, count, **options):
-    """An environment as a configuration says, whose episodes end for good."""
+    """Environments of a configuration, without autoreset."""
     options = {**CONFIGS[config], **options}
     env = make_env(options.pop("name"), count, **options)
     env.autoreset = False
@@ -26,7 +26,7 @@ def environments(config, count, **options):
 
 
 def expert_episodes(env, seeds, noise=0.0, discount=1.0, change=lambda actions: actions):
-    """Outcomes, discounted sums of rewards and lengths of one episode per body."""
+    """Outcomes, discounted sums of rewards and lengths of one episode per environment."""
     OneAgentEnv(env).reset(seeds)
     rng = np.random.default_rng(0)
     outcomes, returns, lengths = (np.zeros(len(seeds)) for _ in range(3))
@@ -91,7 +91,7 @@ def test_every_phrasing_occurs(config):
     assert set(task.start(np.arange(600)).drawn["sentence"]) == set(range(len(sentences)))
 
 
-def test_the_instruction_names_what_is_meant():
+def test_the_instruction_names_the_chosen_object():
     for config, words in (("reach_color", ("red", "green", "blue")), ("pick_place", ("cube", "cylinder", "ball"))):
         seen, starts = OneAgentEnv(environments(config, 30)).reset(np.arange(30))
         named = starts.drawn["named"].reshape(30, -1)[:, 0]
@@ -101,7 +101,7 @@ def test_the_instruction_names_what_is_meant():
 
 
 @pytest.mark.parametrize(("config", "outcome"), [("reach_color", Outcome.FAILURE), ("pick_place", Outcome.TIME_LIMIT)])
-def test_what_another_instruction_asks_for_is_no_success(config, outcome):
+def test_success_at_another_instructions_goal_does_not_count(config, outcome):
     meant, misled = environments(config, 20), environments(config, 20)
     OneAgentEnv(meant).reset(np.arange(20))
     OneAgentEnv(misled).reset(np.arange(20))
@@ -119,7 +119,7 @@ def test_what_another_instruction_asks_for_is_no_success(config, outcome):
 
 
 @pytest.mark.parametrize("config", GRASPS)
-def test_what_the_gripper_still_holds_is_not_placed_and_pays_less(config):
+def test_a_held_object_is_not_placed_and_pays_less(config):
     closed = np.zeros(10, bool)
 
     def hold(actions):
@@ -145,7 +145,7 @@ def test_experts_work_with_a_smaller_robot(config):
     assert (outcomes == Outcome.SUCCESS).mean() >= 0.9
 
 
-def test_things_start_apart():
+def test_objects_start_apart():
     seeds = np.arange(2000)
     places = {name: make_task(name).start(seeds).drawn["cubes_xy"] for name in ("reach_color", "stack")}
     pick = make_task("pick_place").start(seeds).drawn
@@ -166,7 +166,7 @@ def test_a_closed_gripper_pushes():
     assert np.linalg.norm(seen.streams["puck_to_target"], axis=1).min() > 0.13
 
 
-def test_the_targets_leash_holds():
+def test_the_target_stays_on_its_leash():
     env = make_env("lift_cube", 4)
     OneAgentEnv(env).reset()
     rng = np.random.default_rng(0)

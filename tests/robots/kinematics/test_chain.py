@@ -23,7 +23,7 @@ def test_the_so101_has_its_published_limits():
     assert ((chain.home > chain.lower) & (chain.home < chain.upper)).all()
 
 
-def test_a_description_says_which_arms_it_has():
+def test_arms_and_their_mounts_are_read_from_a_description():
     assert arms("panda") == {"": Mount("panda")}
     pair = arms("panda_pair")
     assert [(prefix, mount.robot) for prefix, mount in pair.items()] == [("left_", "panda"), ("right_", "panda")]
@@ -58,7 +58,7 @@ HEAD = """<mujoco>
         ("", "no joint moves"),
     ],
 )
-def test_what_a_chain_cannot_hold_is_refused(tmp_path, joint, message):
+def test_a_chain_of_other_joints_is_refused(tmp_path, joint, message):
     path = tmp_path / "r.xml"
     path.write_text(f'{HEAD}<worldbody><body>{joint}<site name="ee"/></body></worldbody></mujoco>')
     with pytest.raises(ConfigError, match=message):

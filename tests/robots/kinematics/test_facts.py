@@ -17,7 +17,7 @@ def test_the_panda_opens_by_eight_centimetres():
     ("custom", "what"),
     [("", "no text 'gripper'"), ('<text name="gripper" data="a b"/><numeric name="gripper_open" data="1"/>', "2 num")],
 )
-def test_what_a_description_lacks_is_named(tmp_path, custom, what):
+def test_a_missing_part_of_a_description_is_named(tmp_path, custom, what):
     path = tmp_path / "arm.xml"
     path.write_text(f"<mujoco><custom>{custom}</custom></mujoco>")
     with pytest.raises(ConfigError, match=what):

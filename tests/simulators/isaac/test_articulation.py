@@ -80,7 +80,7 @@ def same_rotation(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_body_states_are_mujocos(order):
+def test_body_states_equal_mujocos(order):
     scene = build(order)
     model, worlds = scene.sim.model, stir(scene)
     for name, bodies in {
@@ -118,7 +118,7 @@ def test_body_states_are_mujocos(order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_roots_frame(order):
+def test_velocities_in_the_root_frame_equal_mujocos(order):
     scene = build(order)
     data = scene["walker"].data
     for env, world in enumerate(stir(scene)):
@@ -131,7 +131,7 @@ def test_the_roots_frame(order):
         assert np.allclose(data.heading_w[env], np.arctan2(turn[1, 0], turn[0, 0]), atol=1e-5)
 
 
-def test_joints_are_mujocos():
+def test_joint_data_equals_mujocos():
     scene = build()
     worlds, robot = stir(scene), scene["robot"]
     for env, world in enumerate(worlds):
@@ -153,7 +153,7 @@ def test_joints_are_mujocos():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_is_written_is_read(order):
+def test_written_states_are_read_back(order):
     scene = build(order)
     stir(scene)
     walker = scene["walker"]
@@ -203,7 +203,7 @@ def test_drives_follow_their_targets():
     assert torch.allclose(data.applied_torque, torch.tensor([[1.0, 1.5]]))
 
 
-def test_gains_of_one_environment():
+def test_gains_of_one_environment_leave_the_others_alone():
     scene = build()
     robot = scene["robot"]
     robot.write_joint_stiffness_to_sim(torch.tensor([[100.0, 50.0]]), env_ids=torch.tensor([1]))
@@ -248,7 +248,7 @@ def test_the_panda_has_isaacs_names():
     assert torch.allclose(robot.data.joint_pos, robot.data.default_joint_pos, atol=2e-3)
 
 
-def test_objects_of_all_shapes():
+def test_objects_of_all_shapes_have_mujocos_geoms():
     fixed = RigidBodyPropertiesCfg(kinematic_enabled=True)
     init = RigidObjectCfg.InitialStateCfg(pos=(2.0, 0.0, 0.5), rot=(0.0, 0.0, 1.0, 0.0))
     scene = build(
@@ -269,7 +269,7 @@ def test_objects_of_all_shapes():
         build(rod=RigidObjectCfg(spawn=CylinderCfg(radius=0.1, height=0.6, axis="x")))
 
 
-def test_sources_of_a_robot(tmp_path):
+def test_a_robot_has_exactly_one_readable_source(tmp_path):
     (tmp_path / "arm.xml").write_text(pendulum().to_xml())
     scene = build(robot=PENDULUM.replace(spawn=PENDULUM.spawn.replace(build=None, path=str(tmp_path / "arm.xml"))))
     assert scene["robot"].joint_names == ["upper_joint", "lower_joint"]

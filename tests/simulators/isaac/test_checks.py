@@ -1,4 +1,4 @@
-"""One line for what a configuration, a term's parameters, a write or an action must not be."""
+"""Refusals, in one line, of wrong configurations, parameters of terms, writes and actions."""
 
 import numpy as np
 import pytest
@@ -115,7 +115,7 @@ def test_a_wrong_field_is_one_line_that_names_it(path, value, match):
     assert "\n" not in str(raised.value)
 
 
-def test_what_is_right_is_taken():
+def test_valid_configurations_are_accepted():
     env = lift(
         events__mine=pulse(None, mode="on_request"),
         events__often=pulse((0, 0)),
@@ -129,7 +129,7 @@ def test_what_is_right_is_taken():
         env.reset(seed="x")
 
 
-def test_weights_that_become_no_number_are_named():
+def test_a_weight_that_is_no_longer_a_number_is_named():
     env = lift()
     env.reset()
     env.reward_manager.get_term_cfg("joint_vel").weight = NAN
@@ -137,7 +137,7 @@ def test_weights_that_become_no_number_are_named():
         env.step(torch.zeros(3, 8))
 
 
-def test_indices_and_shapes_of_writes():
+def test_wrong_indices_and_shapes_of_writes_are_refused():
     env = lift()
     env.reset()
     thing, robot = env.scene["object"], env.scene["robot"]
@@ -206,7 +206,7 @@ def test_an_action_may_be_an_array():
         ("_get_rewards", torch.full((4,), INF), "not finite.*_get_rewards"),
     ],
 )
-def test_hooks_return_what_is_asked(hook, value, match):
+def test_hooks_with_a_wrong_return_are_refused(hook, value, match):
     env = type("Wrong", (SwingEnv,), {hook: lambda self: value})(SwingCfg())
     with pytest.raises(SpecMismatch, match=match):
         env.reset()

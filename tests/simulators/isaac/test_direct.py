@@ -47,7 +47,7 @@ def test_a_buffer_of_the_hook_does_not_lose_the_final_observation():
     assert env.calls["apply"] == 5
 
 
-def test_noise_events_and_faults():
+def test_noise_events_and_faults_work_in_direct_environments():
     def push(env, env_ids):
         env.pushed = env_ids
 

@@ -1,4 +1,4 @@
-"""Names: of entities, joints, bodies, parameters and fields; what is wrong is named in one line."""
+"""Names of entities, joints, bodies, parameters and fields; a wrong one is refused in one line."""
 
 import dataclasses
 
@@ -124,7 +124,7 @@ def test_entities_in_params_are_looked_up_for_their_term():
         ),
     ],
 )
-def test_a_scene_names_what_it_cannot_hold(members, match):
+def test_a_scene_refuses_unknown_members_by_name(members, match):
     with pytest.raises(ConfigError, match=match):
         scene(**members)
 
@@ -135,7 +135,7 @@ def test_actuators_may_not_overlap():
         scene(robot=PENDULUM.replace(actuators=twice))
 
 
-def test_frames_are_where_their_bodies_are():
+def test_frames_follow_their_bodies():
     offset = OffsetCfg(pos=(0.0, 0.0, -0.5), rot=(0.0, 0.0, 0.70710678, 0.70710678))
     frame = FrameTransformerCfg.FrameCfg(prim_path="{ENV_REGEX_NS}/Robot/lower", name="tip", offset=offset)
     made = scene(tip=FrameTransformerCfg(prim_path="{ENV_REGEX_NS}/Robot", target_frames=[frame]))
@@ -153,7 +153,7 @@ def test_frames_are_where_their_bodies_are():
     assert torch.allclose(data.target_quat_w[0, 0], quat_mul(turn, torch.tensor(offset.rot)), atol=1e-6)
 
 
-def test_matching_names_values():
+def test_expressions_match_names_and_values_in_order():
     names = ["arm1", "arm2", "hand"]
     assert resolve_matching_names(["hand", "arm."], names, preserve_order=True) == ([2, 0, 1], ["hand", "arm1", "arm2"])
     assert resolve_matching_names_values({"hand": 2.0, "arm.": 1.0}, names) == ([0, 1, 2], names, [1.0, 1.0, 2.0])

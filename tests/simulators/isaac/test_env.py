@@ -79,7 +79,7 @@ def test_a_step_keeps_the_order():
     assert extras["log"]["Metrics/goal/age"] == 1.0 and extras["log"]["Curriculum/stage"] == 0.5
 
 
-def test_episodes_end_are_logged_and_begin_anew():
+def test_ended_episodes_are_logged_and_begin_anew():
     env = toy(rewards__more=RewardTermCfg(func=lambda env: env.episode_length_buf.float(), weight=-1.0))
     env.reset()
     env.episode_length_buf = torch.tensor([0, 4, 9])
@@ -185,7 +185,7 @@ def test_wrong_actions_are_refused_by_the_term_s_name():
     env.step(torch.full((3, 2), 3e38))
 
 
-def test_weights_change_while_it_runs():
+def test_weights_change_during_a_run():
     env = toy(rewards__none=RewardTermCfg(func=lambda env: 1 / 0, weight=0.0))
     env.reset()
     term = env.reward_manager.get_term_cfg("alive")
@@ -196,7 +196,7 @@ def test_weights_change_while_it_runs():
         env.reward_manager.get_term_cfg("alife")
 
 
-def test_what_scripts_read_is_there():
+def test_attributes_read_by_isaac_lab_scripts_exist():
     env = toy()
     assert env.single_observation_space["policy"].shape == (2,) and env.observation_space["policy"].shape == (3, 2)
     assert env.single_action_space.shape == (2,) and env.action_space.shape == (3, 2)
@@ -235,7 +235,7 @@ def test_terms_work_in_the_environment_s_order():
     assert env.scene["ball"].data.default_root_state[0, 3:7].tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_what_terms_share_is_computed_once_per_state():
+def test_shared_quantities_are_computed_once_per_state():
     calls = []
 
     def shared(env):

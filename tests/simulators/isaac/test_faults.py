@@ -1,4 +1,4 @@
-"""What a term or hook must not return, and that every divergence of an environment is a fault."""
+"""Wrong results of terms and hooks are refused; every divergence of an environment is a fault."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_every_divergence_is_a_fault():
         assert not env.extras["faults"].any()
 
 
-def test_what_a_reset_overwrites_is_no_fault_of_the_next_episode():
+def test_a_fault_overwritten_by_a_reset_does_not_end_the_next_episode():
     env = lift()
     cube = env.scene["object"]
     cube.write_root_pose_to_sim(torch.full((3, 7), float("nan")))
@@ -100,7 +100,7 @@ def test_whole_numbers_in_dictionaries_of_actions_are_taken():
     assert torch.isfinite(env.step(torch.ones(1, 8))[1]).all()
 
 
-def test_ids_that_change_in_place_between_two_writes_are_both_seen():
+def test_ids_changed_in_place_between_two_writes_are_both_written():
     env = lift()
     cube = env.scene["object"]
     ids, pose = torch.tensor([0]), torch.tensor([[0.5, 0.1, 0.3, 0.0, 0.0, 0.0, 1.0]])
@@ -110,7 +110,7 @@ def test_ids_that_change_in_place_between_two_writes_are_both_seen():
     assert torch.allclose(cube.data.root_pos_w[[0, 2]], pose[:, :3].expand(2, 3), atol=1e-6)
 
 
-def test_what_isaac_lab_scenes_hold_besides_is_accepted():
+def test_lights_tables_and_window_settings_of_isaac_lab_are_accepted():
     cfg = parse_env_cfg(TASK, num_envs=1)
     cfg.scene.light = AssetBaseCfg(prim_path="/World/light", spawn=DomeLightCfg(intensity=3000.0))
     cfg.scene.table = AssetBaseCfg(

@@ -46,13 +46,13 @@ def cube_pos(env: ManagerBasedRLEnv) -> np.ndarray:
 
 
 def tip(env: ManagerBasedRLEnv) -> np.ndarray:
-    """The end effector, 0.1034 m in front of the hand, by hand."""
+    """Position of the end effector, 0.1034 m in front of the hand, computed by hand."""
     body = env.sim.model.body("hand").id
     rotation = env.sim.batch.bind("xmat")[:, body].reshape(-1, 3, 3)
     return env.sim.batch.bind("xpos")[:, body] + rotation @ np.array([0.0, 0.0, 0.1034])
 
 
-def test_times(env: ManagerBasedRLEnv) -> None:
+def test_step_and_episode_lengths_are_isaac_labs(env: ManagerBasedRLEnv) -> None:
     assert env.physics_dt == 0.01 and env.cfg.decimation == 2
     assert env.step_dt == 0.02 and env.max_episode_length == 250
     before = env.sim.batch.bind("time").copy()
@@ -60,7 +60,7 @@ def test_times(env: ManagerBasedRLEnv) -> None:
     assert np.allclose(env.sim.batch.bind("time") - before, 0.02)
 
 
-def test_observation_layout_without_noise(env: ManagerBasedRLEnv) -> None:
+def test_observations_are_laid_out_as_isaac_labs_without_noise(env: ManagerBasedRLEnv) -> None:
     terms = ["joint_pos", "joint_vel", "object_position", "target_object_position", "actions"]
     assert env.observation_manager.active_terms == {"policy": terms}
     assert env.observation_manager.group_obs_term_dim["policy"] == [(9,), (9,), (3,), (7,), (8,)]
@@ -86,7 +86,7 @@ def test_arm_action_and_binary_gripper(env: ManagerBasedRLEnv) -> None:
     assert torch.equal(target[:, 7] == 0.0, given[:, 7] < 0)
 
 
-def test_rewards_against_hand_computed_ones(env: ManagerBasedRLEnv) -> None:
+def test_rewards_equal_hand_computed_ones(env: ManagerBasedRLEnv) -> None:
     weights = {name: env.reward_manager.get_term_cfg(name).weight for name in env.reward_manager.active_terms}
     assert weights == {
         "reaching_object": 1.0,
@@ -121,7 +121,7 @@ def test_rewards_against_hand_computed_ones(env: ManagerBasedRLEnv) -> None:
     assert np.allclose(reward, 0.02 * wanted, atol=2e-6)
 
 
-def test_end_effector_frame(env: ManagerBasedRLEnv) -> None:
+def test_the_end_effector_frame_lies_at_the_tip(env: ManagerBasedRLEnv) -> None:
     env.step(actions(5))
     frame = env.scene["ee_frame"]
     assert frame.data.target_frame_names == ["end_effector"]

@@ -44,7 +44,7 @@ def rotated(quat: np.ndarray, vec: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, orders)
-def test_products_and_rotations(seed, order):
+def test_products_and_rotations_equal_mujocos(seed, order):
     a, b, vec = draw(seed)
     qa, qb, v = given_as(a, order), given_as(b, order), torch.from_numpy(vec)
     product, inverse = np.zeros_like(a), np.zeros_like(a)
@@ -62,7 +62,7 @@ def test_products_and_rotations(seed, order):
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, orders)
-def test_frames(seed, order):
+def test_frame_transforms_invert_each_other(seed, order):
     a, b, vec = draw(seed)
     qa, qb, t1, t2 = given_as(a, order), given_as(b, order), torch.from_numpy(vec), torch.from_numpy(vec[::-1].copy())
     t02, q02 = m.combine_frame_transforms(t1, qa, t2, qb, order)
@@ -81,7 +81,7 @@ def test_frames(seed, order):
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, orders)
-def test_euler_angles(seed, order):
+def test_euler_angles_equal_mujocos(seed, order):
     angles = np.random.default_rng(seed).uniform(-1.5, 1.5, (4, 3))
     expected = np.zeros((4, 4))
     for row, euler in zip(expected, angles, strict=True):
@@ -104,7 +104,7 @@ def test_the_order_is_that_of_the_environment_at_work():
     assert present_order() == "xyzw" and front.quat_apply is m.quat_apply
 
 
-def test_angles_and_scales():
+def test_angles_wrap_and_values_scale_back():
     angles = torch.tensor([0.0, math.pi, -math.pi, 3.5 * math.pi, -7.0])
     wrapped = m.wrap_to_pi(angles)
     assert (wrapped.abs() <= math.pi + 1e-6).all() and torch.allclose(wrapped.cos(), angles.cos(), atol=1e-5)

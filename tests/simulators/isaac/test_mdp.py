@@ -1,4 +1,4 @@
-"""Terms against what MuJoCo's own fields say, and the ranges of events."""
+"""Terms against MuJoCo's own fields, and the ranges of events."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +49,7 @@ def close(value: torch.Tensor, wanted: Any, atol: float = 1e-5) -> bool:
     return value.dtype == torch.float32 and np.allclose(value.numpy(), wanted, atol=atol)
 
 
-def test_joint_terms(moving: ManagerBasedRLEnv) -> None:
+def test_joint_terms_equal_mujocos_fields(moving: ManagerBasedRLEnv) -> None:
     env, batch, data = moving, moving.sim.batch, moving.scene["robot"].data
     pos, vel = batch.bind("qpos")[:, :9], batch.bind("qvel")[:, :9]
     two = chosen(env, joint_names=["panda_joint4", "panda_joint2"], preserve_order=True)
@@ -68,7 +68,7 @@ def test_joint_terms(moving: ManagerBasedRLEnv) -> None:
     assert np.allclose(mdp.joint_acc_l2(env), (acc**2).sum(axis=1), rtol=1e-4)
 
 
-def test_root_and_body_terms(moving: ManagerBasedRLEnv) -> None:
+def test_root_and_body_terms_equal_mujocos_fields(moving: ManagerBasedRLEnv) -> None:
     env, cube, model = moving, SceneEntityCfg("object"), moving.sim.model
     qpos, qvel = moving.sim.batch.bind("qpos")[:, 9:], moving.sim.batch.bind("qvel")[:, 9:]
     rotation = moving.sim.batch.bind("xmat")[:, model.body("object").id].reshape(-1, 3, 3)
@@ -91,7 +91,7 @@ def test_root_and_body_terms(moving: ManagerBasedRLEnv) -> None:
     assert hand.shape == (N, 7) and close(hand[:, :3], moving.sim.batch.bind("xpos")[:, model.body("hand").id])
 
 
-def test_manager_terms(moving: ManagerBasedRLEnv) -> None:
+def test_terms_of_actions_commands_and_time_equal_the_managers(moving: ManagerBasedRLEnv) -> None:
     env, action = moving, moving.action_manager.action
     assert torch.equal(mdp.last_action(env), action)
     assert torch.equal(mdp.last_action(env, "gripper_action"), action[:, 7:])
@@ -107,7 +107,7 @@ def test_manager_terms(moving: ManagerBasedRLEnv) -> None:
     assert not mdp.command_resample(env, "object_pose").any()
 
 
-def test_limits() -> None:
+def test_positions_beyond_joint_limits_are_found_and_measured() -> None:
     env = make()
     robot = env.scene["robot"]
     pos = robot.data.default_joint_pos.clone()
@@ -184,7 +184,7 @@ def test_physics_is_randomised_from_the_models_numbers() -> None:
             call()
 
 
-def test_other_joint_actions() -> None:
+def test_relative_and_effort_actions_set_their_targets() -> None:
     joints, fingers = ["panda_joint[1-7]"], ["panda_finger.*"]
     env = make(
         arm=mdp.RelativeJointPositionActionCfg(
@@ -254,7 +254,7 @@ def test_relative_end_effector_steps(kind: str, width: int) -> None:
     assert (moved[:, 1] > 0.05).all() and (moved[:, [0, 2]].abs() < 0.05).all()
 
 
-def test_a_controllers_mistakes_are_named() -> None:
+def test_mistakes_of_a_controller_are_named() -> None:
     wrong = ik("position", relative=True)
     wrong.joint_names = ["panda_joint[1-6]"]
     for cfg, word in ((ik("poses", True), "pose"), (wrong, "panda_joint7")):
@@ -262,7 +262,7 @@ def test_a_controllers_mistakes_are_named() -> None:
             make(arm=cfg)
 
 
-def test_no_command() -> None:
+def test_a_null_command_has_no_columns() -> None:
     cfg = FrankaReachEnvCfg()
     cfg.scene.num_envs = 2
     cfg.commands = SimpleNamespace(none=mdp.NullCommandCfg(), ee_pose=cfg.commands.ee_pose)

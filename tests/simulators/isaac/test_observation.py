@@ -41,7 +41,7 @@ def observe(groups: dict, steps: int = 0, **changes):
     return env, found
 
 
-def test_noise_then_clip_then_scale():
+def test_noise_comes_before_clip_and_clip_before_scale():
     term = ObservationTermCfg(
         func=count,
         modifiers=[ModifierCfg(func=lambda data, by: data + by, params={"by": 1.0})],
@@ -55,7 +55,7 @@ def test_noise_then_clip_then_scale():
     assert found[0]["critic"][0].tolist() == [2.0, 10.0]
 
 
-def test_kinds_of_noise():
+def test_noise_adds_scales_or_replaces():
     terms = {
         "a": ObservationTermCfg(func=count, noise=Unoise(n_min=-0.1, n_max=0.3)),
         "b": ObservationTermCfg(func=count, noise=Gnoise(mean=4.0, std=0.5)),
@@ -99,7 +99,7 @@ def test_a_group_s_history_replaces_its_terms():
     assert found[0]["policy"].shape == (3, 4, 2) and env.single_observation_space["policy"].shape == (4, 2)
 
 
-def test_terms_may_stay_apart():
+def test_a_group_may_keep_its_terms_apart():
     groups = {"policy": group(False, x=ObservationTermCfg(func=count), q=ObservationTermCfg(func=joint_pos))}
     groups["policy"].concatenate_terms = False
     env, found = observe(groups, steps=1)
@@ -151,7 +151,7 @@ def test_wrong_terms_are_named(term, error, match):
         observe({"policy": group(x=term)})
 
 
-def test_what_does_not_concatenate_is_named():
+def test_terms_of_unequal_shapes_in_one_group_are_named():
     terms = {"x": ObservationTermCfg(func=lambda env: torch.zeros(3, 2, 2)), "y": ObservationTermCfg(func=count)}
     with pytest.raises(ConfigError, match=r"observation group policy.*concatenate_terms"):
         observe({"policy": group(**terms)})

@@ -39,7 +39,7 @@ def hand(env: ManagerBasedRLEnv) -> tuple[np.ndarray, np.ndarray]:
     return env.sim.batch.bind("xpos")[:, body].copy(), env.sim.batch.bind("xquat")[:, body].copy()
 
 
-def test_times(env: ManagerBasedRLEnv) -> None:
+def test_step_and_episode_lengths_are_isaac_labs(env: ManagerBasedRLEnv) -> None:
     assert env.physics_dt == pytest.approx(1 / 60) and env.cfg.decimation == 2
     assert env.step_dt == pytest.approx(1 / 30) and env.max_episode_length == 360
     before = env.sim.batch.bind("time").copy()
@@ -47,7 +47,7 @@ def test_times(env: ManagerBasedRLEnv) -> None:
     assert np.allclose(env.sim.batch.bind("time") - before, 1 / 30)
 
 
-def test_observation_layout() -> None:
+def test_observations_are_laid_out_as_isaac_labs() -> None:
     env = make("Embodied-Reach-Franka-Play-v0")
     assert env.observation_manager.active_terms == {"policy": ["joint_pos", "joint_vel", "pose_command", "actions"]}
     assert env.observation_manager.group_obs_term_dim["policy"] == [(9,), (9,), (7,), (7,)]
@@ -85,7 +85,7 @@ def test_action_is_half_of_it_around_the_default_pose(env: ManagerBasedRLEnv) ->
     assert torch.allclose(target[:, :7], wanted) and torch.allclose(target[:, 7:], torch.tensor(0.04))
 
 
-def test_robot() -> None:
+def test_the_robot_has_isaac_labs_joints_and_gains() -> None:
     env = make(num_envs=1)
     robot, model = env.scene["robot"], env.sim.model
     joints = [*(f"panda_joint{i}" for i in range(1, 8)), "panda_finger_joint1", "panda_finger_joint2"]
@@ -97,7 +97,7 @@ def test_robot() -> None:
     assert np.allclose(model.actuator_forcerange[:, 0], -model.actuator_forcerange[:, 1])
 
 
-def test_rewards_against_hand_computed_ones(env: ManagerBasedRLEnv) -> None:
+def test_rewards_equal_hand_computed_ones(env: ManagerBasedRLEnv) -> None:
     weights = {name: env.reward_manager.get_term_cfg(name).weight for name in env.reward_manager.active_terms}
     assert weights == {
         "end_effector_position_tracking": -0.2,

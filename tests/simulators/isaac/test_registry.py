@@ -1,4 +1,4 @@
-"""Registered environments: made as scripts for Isaac Lab make them, and mistakes named."""
+"""Registered environments, made as by scripts for Isaac Lab, and named mistakes."""
 
 import gymnasium
 import pytest
@@ -14,7 +14,7 @@ ALL = (*IDS, *(name.replace("-v0", "-Play-v0") for name in IDS))
 
 
 @pytest.mark.parametrize("task", ALL)
-def test_a_script_makes_and_steps_it(task: str) -> None:
+def test_a_script_makes_and_steps_an_environment(task: str) -> None:
     cfg = parse_env_cfg(task, device="cpu", num_envs=3)
     env = gymnasium.make(task, cfg=cfg)
     observations, _ = env.reset(seed=7)
@@ -51,7 +51,7 @@ def test_configurations_are_fresh() -> None:
         (lambda: parse_env_cfg(IDS[0], device="cuda:0"), ["cuda:0", "CPU"]),
     ],
 )
-def test_mistakes_name_what_is_near(call: object, words: list[str]) -> None:
+def test_mistakes_name_the_nearest_name(call: object, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         call()  # type: ignore[operator]
     assert all(word in caught.value.line() for word in words)

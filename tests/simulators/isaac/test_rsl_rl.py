@@ -1,4 +1,4 @@
-"""Our environments as rsl_rl's VecEnv, with the real rsl_rl."""
+"""Environments as rsl_rl's VecEnv, with the real rsl_rl."""
 
 import csv
 import subprocess
@@ -27,7 +27,7 @@ def wrapped(task: str = TASK, clip_actions: float | None = None, **changes: obje
     return RslRlVecEnvWrapper(gymnasium.make(task, cfg=cfg), clip_actions)
 
 
-def test_it_has_what_rsl_rl_asks_for() -> None:
+def test_the_wrapper_has_the_attributes_of_vec_env() -> None:
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
 
@@ -44,7 +44,7 @@ def test_it_has_what_rsl_rl_asks_for() -> None:
     assert extras["time_outs"].dtype == torch.bool and "log" in extras
 
 
-def test_a_time_out_is_told_apart_and_logged() -> None:
+def test_a_time_out_is_no_termination_and_is_logged() -> None:
     env = wrapped()
     env.episode_length_buf = torch.tensor([359] * 2 + [0] * (N - 2))
     assert env.episode_length_buf.tolist() == [359] * 2 + [0] * (N - 2)
@@ -88,7 +88,7 @@ def test_the_unmodified_runner_learns_saves_and_acts(task: str, tmp_path: Path) 
     runner.learn(2, init_at_random_ep_len=True)
     assert any((a != b).any() for a, b in zip(before, runner.alg.get_policy().parameters(), strict=True))
     assert sorted(path.name for path in tmp_path.glob("model_*.pt")) == ["model_0.pt", "model_1.pt"]
-    # What was stepped under inference mode goes on outside of it.
+    # Environments stepped under inference mode can be stepped outside of it.
     observations, _ = env.reset()
     policy = runner.get_inference_policy()
     with torch.no_grad():

@@ -56,7 +56,7 @@ class SceneCfg(InteractiveSceneCfg):
 
 
 class Targets(ActionTerm):
-    """Joint position targets, noted in `env.events_seen` where it exists."""
+    """Joint position targets, noted in `env.events_seen` if it exists."""
 
     @property
     def action_dim(self) -> int:
@@ -82,7 +82,7 @@ class HeldTargets(Targets):
 
 
 def note(env, what: str) -> None:
-    """Add to the list that a test may have hung on the environment."""
+    """Append to the list `events_seen` of the environment, if it has one."""
     env.__dict__.setdefault("seen", []).append(what)
 
 

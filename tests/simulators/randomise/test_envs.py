@@ -1,4 +1,4 @@
-"""Randomised envs: the same seed gives the same episode anywhere, latency, noise, branches and replay."""
+"""Randomised environments: the same seed gives the same episode anywhere, latency, noise, branches and replay."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def actions_of(env, step):
 
 
 def run(env, steps, start=0):
-    """What happened in each step: streams, states, rewards, applied controls, times."""
+    """Records of each step: streams, states, rewards, applied controls, times."""
     kept = []
     for step in range(start, start + steps):
         result = OneAgentEnv(env).step(actions_of(env, step))
@@ -36,7 +36,7 @@ def assert_same(first, second, rows, others):
             assert np.array_equal(one[name][rows], two[name][others]), name
 
 
-def test_a_seed_gives_the_same_episode_on_any_body_and_batch():
+def test_a_seed_gives_the_same_episode_in_any_environment_and_batch():
     options = {**CAMERAS, "randomise": ALL}
     small, large = make_env("lift_cube", 2, 1, seed=3, **options), make_env("lift_cube", 5, 2, seed=4, **options)
     first, starts = OneAgentEnv(small).reset([11, 12])
@@ -96,7 +96,7 @@ def test_actions_come_late():
     np.testing.assert_allclose(step.applied[:, :7], wanted, atol=1e-6)
 
 
-def test_observations_come_late_and_say_when_they_were_captured():
+def test_late_observations_carry_their_capture_times():
     late = make_env("reach", 3, 1, randomise={"observation_latency": [2, 2]}, **CAMERAS)
     prompt = make_env("reach", 3, 1, **CAMERAS)
     first, _ = OneAgentEnv(late).reset([5, 6, 7])
@@ -134,7 +134,7 @@ def test_sensors_are_noisy_and_nothing_else_is(noise):
 
 
 @pytest.mark.parametrize("randomise", [None, ALL])
-def test_branches_continue_bit_for_bit_on_other_bodies(randomise):
+def test_branches_continue_bit_for_bit_in_other_environments(randomise):
     options = {**CAMERAS, "randomise": randomise}
     env, other = make_env("lift_cube", 8, 2, seed=1, **options), make_env("lift_cube", 3, 1, seed=9, **options)
     OneAgentEnv(env).reset()
@@ -154,7 +154,7 @@ def test_branches_continue_bit_for_bit_on_other_bodies(randomise):
     assert_same(kept, elsewhere, [3], [1])
 
 
-def test_a_snapshot_goes_on_over_the_ends_of_episodes():
+def test_a_snapshot_continues_across_ends_of_episodes():
     env = make_env("reach", 4, 2, seed=1, randomise=ALL)
     OneAgentEnv(env).reset()
     run(env, 45)
@@ -165,7 +165,7 @@ def test_a_snapshot_goes_on_over_the_ends_of_episodes():
     assert env.snapshot()["episode"].tolist() == [1] * 4
 
 
-def test_a_snapshot_of_bodies_randomised_otherwise_is_refused():
+def test_a_snapshot_of_environments_randomised_otherwise_is_refused():
     plain, env = make_env("reach", 2, 1), make_env("reach", 2, 1, randomise={"mass": [0.9, 1.1]})
     OneAgentEnv(plain).reset()
     OneAgentEnv(env).reset()
@@ -187,7 +187,7 @@ def test_the_next_episode_is_drawn_anew():
     assert np.array_equal(result.observation.streams["target_pos"], result.started.drawn["mocap_pos"][:, 0].astype("f"))
 
 
-def test_what_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+def test_unfit_randomisation_is_refused_at_construction(monkeypatch):
     with pytest.raises(ConfigError, match="did you mean joint_pos"):
         make_env("reach", 2, randomise={"sensor_noise": {"joint_poz": 0.1}})
     with pytest.raises(ConfigError, match="smaller latency"):

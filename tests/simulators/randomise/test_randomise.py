@@ -1,4 +1,4 @@
-"""Ranges, what is drawn from an episode's seed, and what it does to a model."""
+"""Ranges of randomisation, values drawn from an episode's seed, and their effect on a model."""
 
 import mujoco
 import numpy as np
@@ -58,7 +58,7 @@ def test_noise_on_an_unknown_stream_names_the_nearest():
             Ranges.read({"sensor_noise": {name: 0.1}}).check_streams(streams)
 
 
-def test_what_is_left_out_or_null_is_not_randomised():
+def test_omitted_and_null_values_are_not_randomised():
     assert not Ranges.read(None).any and not Ranges.read({"mass": None, "colour": 0}).any
     assert Ranges.read({"mass": [1, 1]}).any
     assert draw(Ranges(), MODEL, np.arange(3), images=True) == {}

@@ -1,4 +1,4 @@
-"""What is asked of cameras: streams, choice of renderer, refusals."""
+"""Cameras: streams, choice of renderer, refusals."""
 
 from collections.abc import Iterator
 
@@ -51,7 +51,7 @@ def bound(env: BatchEnv, cameras: Cameras) -> dict[str, np.ndarray]:
     return {name: env.batch.bind(name) for name in cameras.fields}
 
 
-def test_streams_are_owned_and_as_specified(env: BatchEnv) -> None:
+def test_streams_are_owned_and_fit_the_spec(env: BatchEnv) -> None:
     cameras = Cameras(env.task.model, [View("front", 40, 30, ALL), View("wrist", 32, 24)], "ray", threads=1)
     fields = bound(env, cameras)
     pictures = cameras.render(fields)
@@ -87,7 +87,7 @@ def test_threads_change_nothing(env: BatchEnv) -> None:
         many.render(bound(env, many))
 
 
-def test_what_does_not_move_is_drawn_again_when_it_does(env: BatchEnv) -> None:
+def test_fixed_geoms_are_redrawn_once_their_poses_change(env: BatchEnv) -> None:
     model, views = env.task.model, [View("front", 48, 48, ALL)]
     cameras = Cameras(model, views, "ray", threads=1)
     fields = {name: values.copy() for name, values in bound(env, cameras).items()}
@@ -120,7 +120,7 @@ def test_segmentation_names_geoms_and_depth_measures(env: BatchEnv) -> None:
         assert np.abs(pictures["front_depth"][body][seen] - centre).max() < 0.035
 
 
-def test_auto_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_rays_for_primitives_and_gl_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     ball, mesh, checker = (mujoco.MjModel.from_xml_string(xml) for xml in (BALL, MESH, CHECKER))
     small = [View("front", 84, 84)]
     assert choose(ball, "auto") == "ray"
@@ -172,13 +172,13 @@ def test_gl_draws_meshes_and_textures() -> None:
         (View("front", 40, 40), "gll", r"'gll'.*did you mean gl"),
     ],
 )
-def test_wrong_views_are_told(view: View, renderer: str, said: str) -> None:
+def test_wrong_views_are_refused_in_one_line(view: View, renderer: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         Cameras(mujoco.MjModel.from_xml_string(BALL), [view], renderer)
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_use_is_told(env: BatchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_views_ids_and_looks_are_refused(env: BatchEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     model = env.task.model
     for views in ([], [View("front", 8, 8)] * 17):
         with pytest.raises(ConfigError, match="1 to 16 views"):

@@ -1,4 +1,4 @@
-"""Finding a GL, living without one, and GL's pictures against the ray caster's."""
+"""Search for a GL, operation without one, and GL's pictures against the ray caster's."""
 
 from collections.abc import Iterator
 
@@ -36,14 +36,14 @@ def fresh_probe() -> Iterator[None]:
     gl._draws.cache_clear()
 
 
-def test_off_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_disables_gl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_GL", "off")
     assert gl.find_gl() is None
     with pytest.raises(InfrastructureError, match="apt-get install libegl1"):
         gl.GLRenderer(mujoco.MjModel.from_xml_string(SCENE), 32, 32)
 
 
-def test_a_wrong_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_GL", "vulkan")
     with pytest.raises(ConfigError, match="EMBODIED_GL is 'vulkan'"):
         gl.find_gl()

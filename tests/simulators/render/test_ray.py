@@ -40,7 +40,7 @@ def poses(model: mujoco.MjModel, camera: str, copies: int = 1) -> list[np.ndarra
 
 
 def mujoco_rays(model: mujoco.MjModel, camera: str, width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
-    """Depth and geom that `mj_ray` finds for each pixel; the part of a plane seen from behind is not hit."""
+    """Depth and geom of `mj_ray` for each pixel; planes are invisible from behind."""
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     at = model.camera(camera).id
@@ -82,10 +82,10 @@ KINDS = ("box", "sphere", "capsule", "cylinder", "ellipsoid")
     axis=st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(0.1, 1)),
     angle=st.floats(-180, 180),
 )
-def test_screen_bounds_lose_nothing(
+def test_screen_bounds_contain_every_hit(
     kind: str, size: list[float], pos: tuple[float, ...], axis: tuple[float, ...], angle: float
 ) -> None:
-    """A geom anywhere, half behind the camera too, is drawn wherever MuJoCo's rays enter it."""
+    """A geom at any place, half behind the camera too, covers all pixels of MuJoCo's rays that enter it."""
     numbers = " ".join(map(str, size))
     model = mujoco.MjModel.from_xml_string(
         f"""<mujoco><worldbody><camera name="eye" fovy="70"/>
@@ -103,7 +103,7 @@ def test_screen_bounds_lose_nothing(
     np.testing.assert_allclose(depth[0][both], wanted_depth[both], rtol=5e-3, atol=5e-3)
 
 
-def test_colours_follow_lambert() -> None:
+def test_colours_follow_lamberts_law() -> None:
     model = mujoco.MjModel.from_xml_string(
         """<mujoco><visual><headlight ambient="0.1 0.1 0.1" diffuse="0.2 0.2 0.2"/></visual><worldbody>
         <light type="directional" dir="0 -0.6 -0.8" diffuse="0.5 0.5 0.5"/>
@@ -128,7 +128,7 @@ def test_spot_lights_fade_and_end() -> None:
     assert abs((row > 0).sum() / 2 - reach) <= 1 and row[0] == 0
 
 
-def test_emission_texture_and_material_colours() -> None:
+def test_emission_and_mean_texture_give_a_materials_colour() -> None:
     model = mujoco.MjModel.from_xml_string(
         """<mujoco><visual><headlight ambient="0 0 0" diffuse="0 0 0"/></visual>
         <asset><texture name="t" type="2d" builtin="checker" rgb1="1 1 1" rgb2="0 0 0" width="16" height="16"/>
@@ -161,7 +161,7 @@ def test_translucent_geoms_blend_and_shadows_darken() -> None:
     lit = RayCaster(model, "side", 80, 80).render(*at)[0]
     dark = RayCaster(model, "side", 80, 80, shadows=True).render(*at)[0]
     depth, geom = RayCaster(model, "side", 80, 80).cast(*at)
-    # Where the plane lies below the box, seen past it, only the ambient half of the light is left.
+    # Beside the box the plane has only the ambient half of the light.
     us = (2 * (np.arange(80) + 0.5) / 80 - 1) * np.tan(np.deg2rad(20))
     u, v = np.meshgrid(us, -us)
     x, y = u * depth[0], -2 + (v / np.sqrt(2) + 1 / np.sqrt(2)) * depth[0]
@@ -201,7 +201,7 @@ def test_poses_that_are_not_numbers_draw_nothing() -> None:
         assert caster.render(*batch).shape == (1, 30, 40, 3)
 
 
-def test_wrong_names_and_sizes_are_told() -> None:
+def test_wrong_names_and_sizes_are_refused() -> None:
     model = mujoco.MjModel.from_xml_string(SHAPES)
     with pytest.raises(ConfigError, match=r"fornt.*did you mean front"):
         RayCaster(model, "fornt", 40, 30)

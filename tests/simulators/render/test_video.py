@@ -1,4 +1,4 @@
-"""Videos are read back: their size, number of frames, captions, borders and what remains of a failure."""
+"""Videos read back: their size, number of frames, captions, borders, and files left by a failure."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def near(pixel: np.ndarray, colour: tuple[int, int, int]) -> bool:
     return bool(np.abs(pixel.astype(int) - colour).max() < 40)
 
 
-def test_clips_one_after_the_other(tmp_path: Path) -> None:
+def test_up_to_three_clips_play_one_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "new" / "evaluation.mp4"
     clips = [clip(10, "seed 1"), clip(6, "seed 2", Outcome.TIME_LIMIT)]
     made = write_video(path, MODEL, clips, fps=10, renderer="ray")
@@ -108,7 +108,7 @@ def test_seven_clips_need_two_pages_and_long_ones_are_thinned(tmp_path: Path, mo
     assert ball_x(frames[19]) > 100
 
 
-def test_both_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_gl_and_falls_back_to_rays_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBODIED_GL", "off")
     made = write_video(tmp_path / "auto.mp4", MODEL, [clip(3)], renderer="auto")
     assert made.renderer == "ray" and "apt-get install" in made.hint
@@ -124,7 +124,7 @@ def test_both_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(file.name for file in tmp_path.iterdir()) == ["auto.mp4", "gl.mp4"]
 
 
-def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_mistakes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = tmp_path / "x.mp4"
     with pytest.raises(ConfigError, match="did you mean video"):
         write_video(path, MODEL, [clip(3)], camera="vidoe")
@@ -139,7 +139,7 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_states_that_are_not_numbers_are_survived(tmp_path: Path) -> None:
+def test_states_that_are_not_numbers_draw_a_video_all_the_same(tmp_path: Path) -> None:
     broken = clip(3, outcome=Outcome.INFRASTRUCTURE_FAULT)
     broken.states[2:] = np.nan
     assert write_video(tmp_path / "x.mp4", MODEL, [broken], fps=5, renderer="ray").frames == 4 + 5

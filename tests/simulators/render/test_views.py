@@ -106,7 +106,7 @@ def test_rays_draw_a_task_as_gl_does(task: str) -> None:
 
 @pytest.mark.parametrize("lights", ["", LAMP])
 def test_looks_are_the_same_in_rays_and_gl(lights: str) -> None:
-    """Colours, lights and cameras differ from body to body, with one light and with more than the fast rays know."""
+    """Colours, lights and cameras differ between environments, with one light and with more than the fast rays draw."""
     if find_gl() is None:
         pytest.skip("no GL here")
     model, rng = scene(lights), np.random.default_rng(3)
@@ -127,7 +127,7 @@ def test_looks_are_the_same_in_rays_and_gl(lights: str) -> None:
 
 
 @pytest.mark.parametrize("lights", ["", LAMP])
-def test_each_look_does_what_it_says(lights: str) -> None:
+def test_each_look_changes_the_picture_as_described(lights: str) -> None:
     model = scene(lights)
     fields, views = states(model, 2), [View("front", 80, 60, ALL)]
     plain = draw(model, views, "ray", fields, None)
@@ -176,10 +176,10 @@ def test_each_look_does_what_it_says(lights: str) -> None:
     angle=st.floats(-180, 180),
     alpha=st.sampled_from((1.0, 0.5)),
 )
-def test_fast_rays_draw_what_the_others_do(
+def test_fast_rays_draw_the_same_as_the_slow_ones(
     kind: str, size: list[float], pos: tuple[float, ...], axis: tuple[float, ...], angle: float, alpha: float
 ) -> None:
-    """One geom anywhere, half behind the camera too, as the rays draw it that are tested against MuJoCo's."""
+    """One geom at any place, half behind the camera too, against the slow rays that are tested against MuJoCo's."""
     numbers, turn = " ".join(map(str, size)), " ".join(map(str, (*axis, angle)))
     model = mujoco.MjModel.from_xml_string(
         f"""<mujoco><statistic extent="1"/><visual><map znear="0.001"/></visual><worldbody>

@@ -1,4 +1,4 @@
-"""The colour that is said and the cube that counts."""
+"""Instructions with another colour than the named cube's."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def said(observation) -> np.ndarray:
     return np.array([[colour in text for colour in COLOURS].index(True) for text in words])
 
 
-def test_another_colour_is_said_and_nothing_else_differs():
+def test_the_instruction_alone_has_another_colour():
     seen, starts = OneAgentEnv(make_env("reach_color", len(SEEDS))).reset(SEEDS)
     other, others = OneAgentEnv(make_env("reach_color", len(SEEDS), said="other")).reset(SEEDS)
     assert np.array_equal(said(seen), starts.drawn["named"])
@@ -31,7 +31,7 @@ def test_another_colour_is_said_and_nothing_else_differs():
 
 
 @pytest.mark.parametrize("follows_words", [False, True])
-def test_success_stays_at_the_cube_that_counts(follows_words):
+def test_success_stays_at_the_named_cube(follows_words):
     env = make_env("reach_color", 12, said="other")
     env.autoreset = False
     seen, _ = OneAgentEnv(env).reset(SEEDS[:12])
