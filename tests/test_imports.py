@@ -100,12 +100,8 @@ LINES = 400
 KNOWN_ARROWS = {
     ("embodied.runs", "embodied.train"),
     ("embodied.evaluate", "embodied.train"),
-    ("embodied.serving", "embodied.weight_sync"),
 }
-KNOWN_ROOM_CIRCLES = (
-    {"embodied.runs", "embodied.train", "embodied.evaluate"},
-    {"embodied.serving", "embodied.weight_sync"},
-)
+KNOWN_ROOM_CIRCLES = ({"embodied.runs", "embodied.train", "embodied.evaluate"},)
 KNOWN_CIRCLES = (
     "policies.probing policies.torch_policy",
     "embodied.train.loop embodied.train.protocol",
@@ -285,8 +281,8 @@ def test_heavy_packages_stay_in_their_rooms() -> None:
         ("embodied.gateways.groot.server", "embodied.serving.server", False),
         ("embodied.gateways.groot.server", "embodied.gateways.listener", True),
         ("embodied.gateways.groot.server", "embodied.gateways.openpi.server", False),
-        ("embodied.serving.core", "embodied.weight_sync.pull", False),
-        ("embodied.weight_sync.pull", "embodied.serving.loader", True),
+        ("embodied.serving.core", "embodied.weight_sync.fetch", False),
+        ("embodied.weight_sync.fetch", "embodied.serving.loader", True),
         ("embodied.train.loop", "embodied.runtime.serving", False),
     ],
 )

@@ -208,7 +208,7 @@ class OnServer:
     def _point(self, slot: str, version: int | str | None, by: str, note: str = "") -> State:
         body = {"slot": slot, "version": version, "note": note, "by": by}
         before = self.state()["trouble"]
-        self._asker.request("point", policy=self._policy, body=body)
+        self._asker.request("set_active", policy=self._policy, body=body)
         end = time.monotonic() + self._switch_s
         while True:
             state = self.state()

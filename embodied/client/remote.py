@@ -138,7 +138,7 @@ class RemoteClient:
             timeout_s=self._requester.timeout_s + manifest.nbytes / _PUSHED_PER_S,
         )
 
-    def point(self, slot: str, version: str | int | None = None, note: str = "") -> dict[str, Any]:
+    def set_active(self, slot: str, version: str | int | None = None, note: str = "") -> dict[str, Any]:
         """Move a pointer of the registry behind the server: roll back, pin, unpin, go on.
 
         Args:
@@ -151,7 +151,7 @@ class RemoteClient:
             `wanted`, `held` and `pinned` as they are then.
         """
         body = {"slot": slot, "version": version, "note": note}
-        return self._requester.request("point", policy=self.served_as, body=body).body
+        return self._requester.request("set_active", policy=self.served_as, body=body).body
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
         arrays = {**rows_to_arrays(rows), "outcomes": np.asarray(outcomes, np.uint8)}

@@ -11,23 +11,19 @@ from typing import Any
 
 import torch
 
-from embodied.errors import CorruptFile, DataError, DeadlineExceeded, EmbodiedError
+from embodied.errors import DataError, DeadlineExceeded
 from embodied.runs.checkpoint import check_spec
 from embodied.runs.engines import with_engine
 from embodied.runs.parts import build_policy, make_env, make_policy
 from embodied.runs.published import open_run, whole_number
 from embodied.runtime.gateways import Beside
 from embodied.runtime.serve_settings import ServeSettings
+from embodied.runtime.slots import make_slot, serve_active
 from embodied.serving.health import HealthServer
-from embodied.serving.loader import Loader
-from embodied.serving.policy_slot import Part, PolicySlot
+from embodied.serving.policy_slot import PolicySlot, Receiver
 from embodied.serving.server import PolicyServer
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.push_receiver import PushReceiver
-from embodied.weight_sync.registry_watcher import RegistryWatcher, audited
 from embodied.weight_sync.upstream import UpstreamClient
-from embodied.weight_sync.version_server import VersionServer
-from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer, Trusted
 from policies.base import Policy
@@ -108,60 +104,28 @@ def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
 
 
 def _desk(
-    settings: ServeSettings, policy: Policy, registry: Registry | None, build: dict[str, Any], part: Part | None = None
+    settings: ServeSettings,
+    policy: Policy,
+    registry: Registry | None,
+    build: dict[str, Any],
+    receiver: Receiver | None = None,
 ) -> PolicySlot:
-    """Slot of a policy; with a registry it serves the active version. `part` takes pushes in its receiver's place."""
+    """Slot of a policy; with a registry it serves the active version. `receiver` as for `make_slot`."""
     in_place = getattr(policy, "loads_in_place", False)  # a copy would be another engine
     host = VersionedPolicy(policy, standby=None if in_place else copy.deepcopy(policy))
-    name, trusted = policy.spec.name, Trusted.from_keys(settings.keys)
-    if registry is None:
-        loader = Loader(host)
-        return PolicySlot(
-            host, loader, PushReceiver(host, loader, trusted=trusted), VersionServer(host, build=build), build=build
-        )
-    switched = audited(registry, name, settings.name or settings.address)
-    loader = Loader(host, switched)
-    if _begin(host, registry):
-        try:
-            switched(Version(0, ""), host.version, "start")
-        except EmbodiedError as error:
-            log.error("a start could not be written down: %s", error.line())
-    receiver = part or PushReceiver(host, loader, store=registry, trusted=trusted)
-    offer = VersionServer(host, registry=registry, build=build, signer=Signer.from_keys(settings.keys))
-    return PolicySlot(host, loader, receiver, offer, RegistryWatcher(host, loader, registry), build=build)
+    return make_slot(
+        host,
+        build,
+        registry,
+        name=settings.name or settings.address,
+        trusted=Trusted.from_keys(settings.keys),
+        signer=Signer.from_keys(settings.keys),
+        receiver=receiver,
+    )
 
 
 def _registry(settings: ServeSettings, folder: Path | str, keys: str | None) -> Registry:
     return Registry(folder, settings.keep, int(settings.keep_gb * 1e9), trusted=Trusted.from_keys(keys))
-
-
-def _begin(host: VersionedPolicy, registry: Registry) -> bool:
-    """Serve what a registry wants; what cannot be read is said, and the newest whole version is served instead.
-
-    Returns:
-        Whether there is any version.
-
-    Raises:
-        CorruptFile: There are some, and none is whole.
-    """
-    name, damage = host.spec.name, list[DataError]()
-    try:
-        wanted = [version for version in (registry.wanted(name),) if version is not None]
-    except CorruptFile as error:
-        damage, wanted = [error], []
-    versions = registry.versions(name)
-    for version in dict.fromkeys([*wanted, *reversed(versions)]):
-        try:
-            host.switch(*registry.read(name, version.label), back=True)
-        except DataError as error:
-            damage.append(error)
-            continue
-        for found in damage:
-            log.error("policy %s: version %s is served instead: %s", name, version.label, found.line())
-        return True
-    if damage:
-        raise damage[0]
-    return False
 
 
 def _edge(
@@ -206,7 +170,7 @@ def _await_first(
         if stamp != seen:
             seen = stamp
             try:
-                if _begin(host, registry):
+                if serve_active(host, registry):
                     return
             except DataError as error:
                 log.error("nothing whole is kept, upstream is asked: %s", error.line())

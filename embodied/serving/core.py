@@ -34,7 +34,7 @@ LOCAL = Caller()
 # What each kind of message needs; None for any permission.
 _PERMISSIONS = {
     "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
-    "credit": ACT, "probe": PUSH, "push": PUSH, "point": ADMINISTER,
+    "fetch": ACT, "probe": PUSH, "offer": PUSH, "range": PUSH, "set_active": ADMINISTER,
 }  # fmt: skip
 
 
@@ -207,7 +207,7 @@ class ServerCore:
             raise
 
     def _charge(self, peer: bytes, kind: str, frames: Sequence[Buffer]) -> None:
-        size = 0 if kind == "push" else sum(map(len, frames))
+        size = 0 if kind in ("offer", "range") else sum(map(len, frames))
         wait = self._sessions.charge(peer, size, self._clock())
         if wait:
             raise _Pressed(_GREEDY, wait)
@@ -262,9 +262,9 @@ class ServerCore:
             case "reset":
                 self._outbox.say(peer, "ack", message.id, {"forgotten": service.forget(session, peer)})
             case "status":
-                heard = getattr(service.desk.offer, "heard", None)
-                if heard is not None and "follow" in message.body:
-                    heard(session.label, message.body)
+                record = getattr(service.desk.offer, "record_edge", None)
+                if record is not None and "follow" in message.body:
+                    record(session.label, message.body)
                 self._outbox.say(peer, "status", message.id, service.status(len(self._sessions)))
             case _:
                 service.desk.handle(message, self._answer(peer, session, message.id, service))

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from embodied.errors import MessageError, UserError
 from embodied.serving.answer import Answer
 from embodied.serving.loader import Loader
 from embodied.serving.probing import Prober
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.push_receiver import PushReceiver
 from embodied.wire.message import Message
 
 
@@ -28,6 +27,14 @@ class Part(Protocol):
         ...
 
 
+class Receiver(Part, Protocol):
+    """Takes the versions that clients offer."""
+
+    def leave(self, session: str) -> None:
+        """A client said goodbye."""
+        ...
+
+
 @dataclass
 class PolicySlot:
     """One policy of a server.
@@ -35,16 +42,16 @@ class PolicySlot:
     Attributes:
         host: Decides, and holds the version served.
         loader: Switches it.
-        receiver: Takes `push`; `embodied.weight_sync.push_receiver`. None where weights come from elsewhere only.
-        offer: Answers `credit`, a follower's request for a range of a version; `embodied.weight_sync.version_server`.
-        follower: Follows a registry and answers `point`, which moves its pointers;
-            `embodied.weight_sync.registry_watcher`. None where the server keeps no versions.
-        build: What a follower makes the same policy from, the `policy` config group in plain values.
+        receiver: Takes `offer` and `range`, pushed versions. None where weights come from elsewhere only.
+        offer: Answers `fetch`, an edge's request for a version or a range of it.
+        follower: Follows a registry and answers `set_active`, which moves its pointers. None where the server keeps
+            no versions.
+        build: `policy` config group that the policy was made from, in plain values; an edge makes the same policy.
     """
 
     host: VersionedPolicy
     loader: Loader
-    receiver: Part | None
+    receiver: Receiver | None
     offer: Part | None = None
     follower: Part | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
@@ -52,21 +59,20 @@ class PolicySlot:
     def __post_init__(self) -> None:
         self._prober = Prober(self.host)
 
-    @classmethod
-    def of(cls, host: VersionedPolicy, build: Mapping[str, Any] | None = None) -> Self:
-        """A desk that takes pushes and keeps no versions."""
-        loader = Loader(host)
-        return cls(host, loader, PushReceiver(host, loader), build=build or {})
-
     def handle(self, message: Message, answer: Answer) -> None:
-        """Take a `push`, `credit`, `point` or `probe`; raises what refuses it."""
-        parts = {"push": self.receiver, "credit": self.offer, "point": self.follower, "probe": self._prober}
+        """Take a message about weights: `offer`, `range`, `fetch`, `set_active` or `probe`; raises its refusal."""
+        parts = {
+            "offer": self.receiver, "range": self.receiver, "fetch": self.offer, "set_active": self.follower,
+            "probe": self._prober,
+        }  # fmt: skip
         if message.kind not in parts:
             raise MessageError(f"no desk takes {message.kind}", "policy server", "ask the right station")
         part = parts[message.kind]
         if part is None:
             raise UserError(
-                "this server takes no pushes" if message.kind == "push" else "this server keeps no versions",
+                "this server takes no pushes"
+                if message.kind in ("offer", "range")
+                else "this server keeps no versions",
                 f"{message.kind}, policy {self.host.spec.name}",
                 "start it with weights=FOLDER",
             )
@@ -84,7 +90,7 @@ class PolicySlot:
 
     def leave(self, session: str) -> None:
         """A client said goodbye."""
-        if isinstance(self.receiver, PushReceiver):
+        if self.receiver is not None:
             self.receiver.leave(session)
 
     def close(self, timeout_s: float = 3.0) -> None:

@@ -34,7 +34,7 @@ _LAST_S = 1.0  # and waits no longer than this for it
 _SNAPSHOT_S = 0.5
 _WARM_ROWS = (1, 8)
 
-Served = VersionedPolicy | Mapping[str, PolicySlot]
+Served = Mapping[str, PolicySlot]
 
 
 class PolicyServer:
@@ -44,7 +44,7 @@ class PolicyServer:
     connection's queues are bounded and what it does not read is dropped, and `ServerCore` bounds the rest.
 
     Args:
-        served: Name to policy, or one host, which is served under its own name and keeps no versions.
+        served: Name to policy.
         address: `tcp://host:port` or `ipc://path`; port 0 takes a free one.
         keys: Folder of the server's keys, see `embodied.wire.addresses`; needed beyond this machine.
         limits: What is taken from the wire.
@@ -66,10 +66,9 @@ class PolicyServer:
         **options: Any,
     ) -> None:
         addresses.check(address)
-        desks = {served.spec.name: PolicySlot.of(served)} if isinstance(served, VersionedPolicy) else served
         self.address = address
         self._keys, self._limits = Path(keys) if keys else None, limits
-        self.station = ServerCore(desks, limits=limits, **options)
+        self.station = ServerCore(served, limits=limits, **options)
         self._callers = _Callers(self._keys)
         self._poller = zmq.Poller()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None

@@ -1,7 +1,7 @@
-"""A version that is still arriving, on disk: its bytes, and a journal of the ranges that have arrived.
+"""A version that arrives in ranges, in memory or on disk.
 
-`<label>.part` holds the content at its final length, `<label>.journal` one JSON line per range with its hash. What was
-received and still has its hash is not asked for again, whether the process was killed or the machine lost power.
+On disk, `<label>.part` holds the content at its final length, `<label>.journal` one JSON line per range with its hash.
+A range that still has its hash is not asked for again, whether the process was killed or the machine lost power.
 """
 
 import errno
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import MessageError
 from embodied.files import disk_errors, remove
-from embodied.weights.transfer import chunk_hash
+from embodied.weights.transfer import Content, range_hash
 
 PART, JOURNAL = ".part", ".journal"
 
@@ -28,8 +28,70 @@ _RANGE_LIMIT = 2**24
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
-class PartialDownload:
-    """The bytes of one version on their way in. One process, one thread at a time.
+class Download:
+    """Ranges of one version's content that have arrived, in memory. One thread at a time.
+
+    Args:
+        label: Of the version, such as `12-ab12cd34ef56`; for messages.
+        content: Where the bytes go; as long as the version's content.
+    """
+
+    def __init__(self, label: str, content: Content) -> None:
+        self.label, self.nbytes, self._content = label, content.nbytes, content
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    @property
+    def received(self) -> int:
+        """Bytes that have arrived."""
+        return sum(self._ends) - sum(self._starts)
+
+    @property
+    def complete(self) -> bool:
+        return self.received == self.nbytes
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Ranges that have not arrived, as [start, end), ascending."""
+        edges = zip([0, *self._ends], [*self._starts, self.nbytes], strict=True)
+        return [(start, end) for start, end in edges if start < end]
+
+    def write(self, offset: int, data: NDArray[np.uint8], digest: str) -> None:
+        """Keep one range. One that has arrived before is written again.
+
+        Args:
+            offset: Of its first byte in the content.
+            data: uint8 [size].
+            digest: Its `range_hash`, as its sender says.
+
+        Raises:
+            MessageError: It is beyond the content's end, or its hash differs; nothing is kept.
+            InfrastructureError: No disk space.
+        """
+        end = offset + data.nbytes
+        if offset < 0 or end > self.nbytes:
+            raise MessageError(f"bytes {offset} to {end} of {self.nbytes}", f"version {self.label}", "ask for others")
+        flat = np.ascontiguousarray(data, np.uint8).reshape(-1)
+        if range_hash(flat) != digest:
+            raise MessageError(f"bytes {offset} to {end} arrived damaged", f"version {self.label}", "ask again")
+        self._store(offset, flat, digest)
+        self._add(offset, end)
+
+    def _store(self, offset: int, data: NDArray[np.uint8], digest: str) -> None:
+        self._content.write(offset, data)
+
+    def _add(self, start: int, end: int) -> None:
+        """Join [start, end) with the ranges that it touches."""
+        if start == end:
+            return
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+
+class PartialDownload(Download):
+    """Ranges that have arrived, in files that outlive the process. One process, one thread at a time.
 
     Args:
         folder: Made if missing; several versions may share it.
@@ -42,10 +104,9 @@ class PartialDownload:
     """
 
     def __init__(self, folder: Path, label: str, content: str, nbytes: int) -> None:
-        self.label, self.nbytes = label, nbytes
+        super().__init__(label, Content({}))
+        self.nbytes = nbytes
         self._part, self._journal = folder / f"{label}{PART}", folder / f"{label}{JOURNAL}"
-        self._starts: list[int] = []
-        self._ends: list[int] = []
         self._fd = self._log = -1
         head = json.dumps({"content": content, "bytes": nbytes})
         try:
@@ -58,50 +119,11 @@ class PartialDownload:
                 self._log = os.open(self._journal, flags | (0 if known else os.O_TRUNC), 0o644)
                 _write_all(self._log, f"\n{head}\n".encode())
                 for start, size, digest in known:
-                    if chunk_hash(np.frombuffer(self._read(start, size), np.uint8)) == digest:
+                    if range_hash(np.frombuffer(self._read(start, size), np.uint8)) == digest:
                         self._add(start, start + size)
         except BaseException:
             self.discard()
             raise
-
-    @property
-    def received(self) -> int:
-        """Bytes that have arrived."""
-        return sum(self._ends) - sum(self._starts)
-
-    @property
-    def complete(self) -> bool:
-        return self.received == self.nbytes
-
-    def missing(self) -> list[tuple[int, int]]:
-        """What has not arrived, as [start, end), ascending."""
-        edges = zip([0, *self._ends], [*self._starts, self.nbytes], strict=True)
-        return [(start, end) for start, end in edges if start < end]
-
-    def write(self, offset: int, data: NDArray[np.uint8], digest: str) -> None:
-        """Keep one range. One that has arrived before is written again.
-
-        Args:
-            offset: Of its first byte in the content.
-            data: uint8 [size].
-            digest: Its `chunk_hash`, as its sender says.
-
-        Raises:
-            MessageError: It is beyond the content's end, or its hash differs; nothing is kept.
-            InfrastructureError: No disk space.
-        """
-        end = offset + data.nbytes
-        if offset < 0 or end > self.nbytes:
-            raise MessageError(f"bytes {offset} to {end} of {self.nbytes}", f"version {self.label}", "ask for others")
-        flat = np.ascontiguousarray(data, np.uint8).reshape(-1)
-        if chunk_hash(flat) != digest:
-            raise MessageError(f"bytes {offset} to {end} arrived damaged", f"version {self.label}", "ask again")
-        with disk_errors(self._part):
-            written = 0
-            while written < flat.size:
-                written += os.pwrite(self._fd, flat.data[written:], offset + written)
-            _write_all(self._log, (json.dumps([offset, data.nbytes, digest]) + "\n").encode())
-        self._add(offset, end)
 
     def content(self) -> NDArray[np.uint8]:
         """All bytes [nbytes], mapped from disk and read-only; those that are missing are zeros.
@@ -113,7 +135,7 @@ class PartialDownload:
         return np.frombuffer(mmap.mmap(self._fd, self.nbytes, prot=mmap.PROT_READ), np.uint8)
 
     def close(self) -> None:
-        """Let go of the files; they stay, to be gone on with."""
+        """Close the files; they stay on disk, so that the download can be resumed."""
         for fd in (self._fd, self._log):
             if fd >= 0:
                 os.close(fd)
@@ -133,6 +155,13 @@ class PartialDownload:
     ) -> None:
         self.close()
 
+    def _store(self, offset: int, data: NDArray[np.uint8], digest: str) -> None:
+        with disk_errors(self._part):
+            written = 0
+            while written < data.size:
+                written += os.pwrite(self._fd, data.data[written:], offset + written)
+            _write_all(self._log, (json.dumps([offset, data.nbytes, digest]) + "\n").encode())
+
     def _read(self, offset: int, size: int) -> bytes:
         parts = []
         while size:
@@ -144,7 +173,7 @@ class PartialDownload:
         return b"".join(parts)
 
     def _kept(self, head: str) -> Iterator[tuple[int, int, str]]:
-        """Ranges that the journal names, if it is of this content; a line torn by a kill is passed over."""
+        """Ranges in the journal of this content; a line torn by a kill is skipped."""
         if not self._part.exists() or not self._journal.exists():
             return
         with self._journal.open("rb") as file:
@@ -156,19 +185,9 @@ class PartialDownload:
                 elif ours and (found := _range(text, self.nbytes)):
                     yield found
 
-    def _add(self, start: int, end: int) -> None:
-        """Join [start, end) with what it touches."""
-        if start == end:
-            return
-        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
-        if first < last:
-            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
-
 
 def sweep(folder: Path, keep: str = "") -> None:
-    """Remove what is left of versions in `folder` whose label is not `keep`."""
+    """Remove the files of versions in `folder` whose label is not `keep`."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in (PART, JOURNAL) and path.stem != keep:
             remove(path)

@@ -1,115 +1,119 @@
-"""The versions of one policy that are on their way to a server, and the memory they take."""
+"""Versions on their way from learners to a server, and the memory that they take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied.errors import Busy
+from embodied.errors import Busy, EmbodiedError
 from embodied.serving.answer import Answer
+from embodied.weight_sync.fetch import MemoryFetch
 from embodied.weights.manifest import Manifest
 from embodied.weights.shared import open_block
-from embodied.weights.transfer import BeginAgain, Inbox, empty
 
 TRANSFERS = 2
 """Versions that may arrive at a time, and so the memory they take in multiples of the policy's."""
 SILENT_S = 600.0
-"""A transfer not heard of for so long is dropped, and so is memory kept for the next."""
-_YIELDS_S = 10.0  # silence after which a transfer makes room for any other
+"""Silence after which a transfer is dropped, and so is memory kept for the next."""
+_EVICTABLE_S = 10.0  # silence after which a transfer makes room for any other
+_WAITING = 16
+
+Caller = tuple[str, int]
+"""Session and number of an offer."""
 
 
-@dataclass
-class Transfer:
-    """One version on its way.
+class Upload(MemoryFetch):
+    """One version on its way from a learner.
 
     Attributes:
-        manifest, signature, back, session: As its latest `begin` said.
-        heard: When anything was last heard of it, seconds.
-        inbox: Where its chunks go.
-        block: The sender's shared memory, if the content is to be taken from there.
-        working: From its commit until the loader has answered.
-        waiting: Those who want to know the end.
+        session: Session of the latest offer.
+        sender: Sends `fetch` to it.
+        back: Whether it may be older than the version served.
+        heard: Time of the latest message about it, seconds.
+        asked: Time of the latest `fetch`, seconds.
+        block: Shared memory of the sender, where the content is taken from there.
+        loading: From the submission to the loader until its answer.
+        waiting: Offers to answer at the end.
+        damaged: Ranges that arrived damaged.
     """
 
-    manifest: Manifest
-    session: str
-    heard: float
-    inbox: Inbox
-    signature: str = ""
-    back: bool = False
-    block: NDArray[Any] | None = None
-    working: bool = False
-    waiting: list[Answer] = field(default_factory=list)
+    def __init__(self, manifest: Manifest, answer: Answer, now: float, arrays: dict[str, NDArray[Any]] | None) -> None:
+        super().__init__(manifest, "", now, arrays)
+        self.session, self.sender, self.heard, self.asked = answer.session, answer, now, now
+        self.back = self.loading = False
+        self.block: NDArray[Any] | None = None
+        self.waiting: dict[Caller, Answer] = {}
+        self.damaged = 0
+
+    def wait(self, caller: Caller, answer: Answer) -> None:
+        """Answer an offer at the end; the same offer sent again replaces the first."""
+        self.waiting.pop(caller, None)
+        self.waiting[caller] = answer
+        while len(self.waiting) > _WAITING:
+            self.refuse_one(next(iter(self.waiting)), Busy("many senders offer this version", self.label, "retry"))
+
+    def refuse_one(self, caller: Caller, error: EmbodiedError) -> None:
+        """Answer one offer with an error."""
+        self.waiting.pop(caller).refuse(error)
 
 
 class PendingUploads:
-    """At most `TRANSFERS` transfers, whose memory is used again for the next, so that its pages are warm.
+    """At most `TRANSFERS` uploads. Their memory is used again for the next, so that its pages are warm.
 
     Args:
-        chunk_bytes: Length of a chunk.
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, chunk_bytes: int, clock: Callable[[], float]) -> None:
-        self._chunk_bytes, self._clock = chunk_bytes, clock
-        self._transfers: dict[str, Transfer] = {}
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._uploads: dict[str, Upload] = {}
         self._spare: list[dict[str, NDArray[Any]]] = []
         self._block: tuple[str, NDArray[Any]] | None = None
         self._used = clock()
 
-    def __contains__(self, label: object) -> bool:
-        return label in self._transfers
+    def find(self, label: object) -> Upload | None:
+        """The upload of a version, if there is one."""
+        return self._uploads.get(label) if isinstance(label, str) else None
 
-    def find(self, label: object) -> Transfer:
-        """The transfer of a version; raises `BeginAgain` where there is none."""
-        transfer = self._transfers.get(label) if isinstance(label, str) else None
-        if transfer is None:
-            raise BeginAgain(
-                f"no push of version {str(label)[:40]} is under way here", "policy server", "begin the push again"
-            )
-        transfer.heard = self._used = self._clock()
-        return transfer
+    def open(self, manifest: Manifest, answer: Answer, served: int) -> Upload:
+        """The upload of a version, a new one where there is none.
 
-    def open(self, manifest: Manifest, session: str, served: int) -> Transfer:
-        """The transfer of a version, a new one where there is none.
-
-        What it supersedes is dropped: transfers of its sender, of versions older than that served, and if need be the
-        one silent for longest of the older ones and of those silent for 10 s, whose sender may be gone.
+        Superseded uploads are dropped: those of the same session, those of versions older than that served, and if
+        need be the one silent for longest of the older ones and of those silent for 10 s, whose sender may be gone.
 
         Args:
             manifest: Its tensors are laid out as the policy's.
-            session: Who sends it.
+            answer: To the offer.
             served: Number of the version served.
 
         Raises:
             Busy: `TRANSFERS` others are arriving.
         """
-        found = self._transfers.get(manifest.label)
-        if found is not None and (found.manifest.hash == manifest.hash or found.working):
-            found.heard = self._used = self._clock()
-            return found
-        for label, transfer in list(self._transfers.items()):
-            superseded = transfer.session == session or (transfer.manifest.number <= served and not transfer.back)
-            if not transfer.working and (superseded or label == manifest.label):
-                self.drop(label)
-        silent = self._clock() - _YIELDS_S
-        idle = [
-            transfer
-            for transfer in self._transfers.values()
-            if not transfer.working and (transfer.manifest.number < manifest.number or transfer.heard <= silent)
-        ]
-        if len(self._transfers) >= TRANSFERS and idle:
-            self.drop(min(idle, key=lambda transfer: transfer.heard).manifest.label)
-        if len(self._transfers) >= TRANSFERS:
-            raise Busy(
-                f"versions {', '.join(self._transfers)} are arriving", f"policy {manifest.policy}", "push again later"
-            )
-        arrays = self._spare.pop() if self._spare else empty(manifest.tensors)
         self._used = self._clock()
-        transfer = Transfer(manifest, session, self._used, Inbox(arrays, self._chunk_bytes))
-        self._transfers[manifest.label] = transfer
-        return transfer
+        found = self.find(manifest.label)
+        if found is not None and (found.manifest.hash == manifest.hash or found.loading):
+            found.heard = self._used
+            return found
+        for label, upload in list(self._uploads.items()):
+            superseded = upload.session == answer.session or (upload.manifest.number <= served and not upload.back)
+            if not upload.loading and (superseded or label == manifest.label):
+                self.drop(label, f"gave way to version {manifest.label}")
+        silent = self._used - _EVICTABLE_S
+        idle = [
+            upload
+            for upload in self._uploads.values()
+            if not upload.loading and (upload.manifest.number < manifest.number or upload.heard <= silent)
+        ]
+        if len(self._uploads) >= TRANSFERS and idle:
+            longest = min(idle, key=lambda upload: upload.heard)
+            self.drop(longest.label, f"gave way to version {manifest.label}")
+        if len(self._uploads) >= TRANSFERS:
+            raise Busy(
+                f"versions {', '.join(self._uploads)} are arriving", f"policy {manifest.policy}", "push again later"
+            )
+        upload = Upload(manifest, answer, self._used, self._spare.pop() if self._spare else None)
+        self._uploads[manifest.label] = upload
+        return upload
 
     def block(self, name: str, nbytes: int) -> NDArray[Any] | None:
         """The sender's shared memory; None where it has none, or it cannot be opened here."""
@@ -120,31 +124,39 @@ class PendingUploads:
             self._block = None if content is None else (name, content)
         return None if self._block is None else self._block[1]
 
-    def drop(self, label: str) -> None:
-        """Forget a transfer; nobody works on its memory any more."""
-        self._spare.append(dict(self._transfers.pop(label).inbox.arrays))
+    def drop(self, label: str, why: str = "is dropped") -> None:
+        """Forget an upload and keep its memory, which no thread uses any more. Offers that wait are told to retry."""
+        upload = self._uploads.pop(label)
+        self._spare.append(upload.arrays)
+        for caller in tuple(upload.waiting):
+            upload.refuse_one(caller, Busy(f"version {label} {why}", "policy server", "push it again"))
 
     def leave(self, session: str) -> None:
-        """A sender is gone: what it began makes room for any other, but may still be gone on with."""
-        for transfer in self._transfers.values():
-            if transfer.session == session:
-                transfer.heard = min(transfer.heard, self._clock() - _YIELDS_S)
+        """Mark a departed sender's uploads as evictable; they stay resumable."""
+        for upload in self._uploads.values():
+            if upload.session == session:
+                upload.heard = min(upload.heard, self._clock() - _EVICTABLE_S)
 
     def tick(self) -> None:
-        """Drop what has been silent for too long."""
+        """Drop uploads that have been silent for too long, and memory that has not been used for as long."""
         now = self._clock()
-        for label, transfer in list(self._transfers.items()):
-            if not transfer.working and now - transfer.heard >= SILENT_S:
-                self.drop(label)
-        if not self._transfers and now - self._used >= SILENT_S:
+        self._used = max([self._used, *(upload.heard for upload in self._uploads.values())])
+        for label, upload in list(self._uploads.items()):
+            if not upload.loading and now - upload.heard >= SILENT_S:
+                self.drop(label, f"was silent for {SILENT_S:g} s")
+        if not self._uploads and now - self._used >= SILENT_S:
             self._spare.clear()
             self._block = None
 
+    def active(self) -> list[Upload]:
+        """Uploads whose ranges are being fetched."""
+        return [upload for upload in self._uploads.values() if upload.in_flight]
+
     def status(self) -> Mapping[str, list[int]]:
-        """Label to chunks that have arrived and chunks in all."""
-        return {label: [t.inbox.received, t.inbox.chunks] for label, t in self._transfers.items()}
+        """Label to bytes that have arrived and bytes in all."""
+        return {label: [upload.received, upload.manifest.nbytes] for label, upload in self._uploads.items()}
 
     @property
     def memory(self) -> int:
-        """How many versions it has memory for, used or not."""
-        return len(self._transfers) + len(self._spare)
+        """Number of versions for which it has memory, used or not."""
+        return len(self._uploads) + len(self._spare)

@@ -1,27 +1,32 @@
-"""Takes versions that are pushed: chunk by chunk or out of shared memory, verified and switched to when whole."""
+"""Takes versions that learners offer: fetched in ranges or out of shared memory, verified, stored and switched to."""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from numpy.typing import NDArray
 
-from embodied.errors import CorruptFile, DataError, EmbodiedError, MessageError, WeightsHeld, WeightsRefused
+from embodied.errors import CorruptFile, DataError, EmbodiedError, MessageError, WeightsHeld
 from embodied.serving.answer import Answer
 from embodied.serving.loader import Loader, Weights
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.pending_uploads import PendingUploads, Transfer
+from embodied.weight_sync.fetch import check_shapes
+from embodied.weight_sync.pending_uploads import Caller, PendingUploads, Upload
 from embodied.weights.manifest import Manifest, Version
-from embodied.weights.transfer import CHUNK_BYTES, BeginAgain, views
+from embodied.weights.transfer import RANGE_BYTES, views
 from embodied.weights.versions import Trusted
-from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
 
 WINDOW = 8
-"""Chunks a sender may have under way."""
-_WAITING = 16
-_REMEMBERED = 8
+"""Ranges in flight from one sender."""
+DAMAGED = 8
+"""Ranges of one version that may arrive damaged before it is refused."""
+RETRY_S = 10.0
+"""Silence after which the ranges in flight are asked for again."""
+
+_ANSWERED = 8
+_FIX = "publish weights of a policy with the same configuration"
 
 
 class Store(Protocol):
@@ -42,18 +47,44 @@ class Store(Protocol):
     def serve(self, policy: str, version: Version) -> None: ...
 
 
-class PushReceiver:
-    """The `Part` of a server that answers `push`. See `embodied.client.pushing` for the other side.
+class _Offer(NamedTuple):
+    """An `offer` message's fields, and its answer."""
 
-    What it allocates is bounded by the policy: a manifest whose names, shapes or dtypes are not the policy's is refused
-    first. Weights are verified in the loader's thread, after they are out of the sender's reach.
+    manifest: Manifest
+    signature: str
+    back: bool
+    memory: str
+    caller: Caller
+    answer: Answer
+
+    @classmethod
+    def read(cls, message: Message, answer: Answer) -> Self:
+        body = message.body
+        manifest = Manifest.from_dict(body.get("manifest"))
+        signature, back, memory = body.get("signature", ""), body.get("back", False), body.get("memory", "")
+        if not (isinstance(signature, str) and isinstance(back, bool) and isinstance(memory, str)):
+            raise MessageError(
+                "an offer with a field of a wrong type", "signature, back, memory", "send str, bool, str"
+            )
+        return cls(manifest, signature, back, memory, (message.session, message.id), answer)
+
+
+class PushReceiver:
+    """The `Part` of a server that answers `offer`. See `embodied.client.pushing` for the other side.
+
+    An `offer` is answered with `ack` once the version is served or stored, or with the error that refuses it. Until
+    then the receiver sends `fetch` under the offer's number, and takes the `range` messages that answer it. An offer
+    sent again, by the same session or another, is answered too; the ranges still missing are fetched from its sender.
+
+    The memory it allocates is bounded by the policy: a manifest whose names, shapes or dtypes are not the policy's is
+    refused first. Weights are verified in the loader's thread, after they are out of the sender's reach.
 
     Args:
         host: Decides, and says what may be switched to.
         loader: Verifies, loads and switches.
         store: Keeps every version before it is switched to, and says which one is wanted.
         trusted: Refuses what no trusted key signed, before anything is allocated.
-        chunk_bytes: Length of a chunk.
+        range_bytes: Length of a range.
         clock: Seconds, monotonic.
     """
 
@@ -64,90 +95,90 @@ class PushReceiver:
         *,
         store: Store | None = None,
         trusted: Trusted | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
+        range_bytes: int = RANGE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host, self._loader, self._store, self._trusted = host, loader, store, trusted
-        self._chunk_bytes, self._layout = chunk_bytes, host.layout()
-        self._arriving = PendingUploads(chunk_bytes, clock)
-        self._ended: OrderedDict[str, EmbodiedError | None] = OrderedDict()
+        self._range_bytes, self._layout, self._clock = range_bytes, host.layout(), clock
+        self._uploads = PendingUploads(clock)
+        self._answered: OrderedDict[Caller, Version | EmbodiedError] = OrderedDict()
 
     def handle(self, message: Message, answer: Answer) -> None:
-        """Answer `begin`, `chunk` or `commit`.
+        """Take an `offer` or a `range`. A range that was not asked for is ignored.
 
         Raises:
-            WeightsRefused: The version is unfit, stale, altered or not signed; what is served stays.
+            WeightsRefused: The version is unfit, stale, altered or not signed; the version served stays.
             WeightsHeld: A rollback stopped publication.
-            BeginAgain: The transfer is not known here, or chunks are missing.
-            MessageError: A field is wrong, or a chunk arrived damaged.
-            Busy: Two other versions are arriving.
+            MessageError: A field is wrong, or ranges keep arriving damaged.
+            Busy: Two other versions are arriving, or many wait to be loaded.
         """
-        op = message.body.get("op")
-        match op:
-            case "begin":
-                self._begin(message.body, answer)
-            case "chunk":
-                self._chunk(message, answer)
-            case "commit":
-                self._commit(message.body, answer)
-            case _:
-                raise MessageError(f"push does not know {str(op)[:20]!r}", "push", "send begin, chunk or commit")
+        if message.kind == "offer":
+            self._take_offer(_Offer.read(message, answer))
+        else:
+            self._take_range(message, answer)
 
     def leave(self, session: str) -> None:
         """A sender said goodbye."""
-        self._arriving.leave(session)
+        self._uploads.leave(session)
 
     def tick(self) -> None:
-        """Drop what has been silent for too long."""
-        self._arriving.tick()
+        """Ask again for ranges that do not come, and drop uploads that have been silent for too long."""
+        self._uploads.tick()
+        for upload in self._uploads.active():
+            if self._clock() - max(upload.heard, upload.asked) >= RETRY_S:
+                upload.retry_all()
+                self._advance(upload)
 
     def status(self) -> Mapping[str, Any]:
-        """`arriving`: label to chunks that have arrived and chunks in all."""
-        return {"arriving": self._arriving.status()}
+        """`arriving`: label to bytes that have arrived and bytes in all."""
+        return {"arriving": self._uploads.status()}
 
-    def _begin(self, body: Mapping[str, Any], answer: Answer) -> None:
-        manifest = Manifest.from_dict(body.get("manifest"))
-        signature, back, memory = body.get("signature", ""), body.get("back", False), body.get("memory", "")
-        if not (isinstance(signature, str) and isinstance(back, bool) and isinstance(memory, str)):
-            raise MessageError("begin with a signature, back or memory of a wrong type", "push", "send str, bool, str")
+    def _take_offer(self, offer: _Offer) -> None:
+        manifest, answer = offer.manifest, offer.answer
         if self._trusted is not None:
-            self._trusted.check(manifest, signature)
-        fresh = self._host.admit(manifest, back)
-        self._check_layout(manifest)
+            self._trusted.check(manifest, offer.signature)
+        if offer.caller in self._answered:  # sent again after a lost connection
+            _answer(answer, self._answered[offer.caller])
+            return
+        fresh = self._host.admit(manifest, offer.back)
+        check_shapes(manifest, self._layout, _FIX)
         if not fresh:
-            self._ack(answer)
-            return
-        self._ended.pop(manifest.label, None)
-        if self._store is not None and self._is_stored(self._store, manifest, back, answer):
-            return
-        transfer = self._arriving.open(manifest, answer.session, self._host.version.number)
-        if not transfer.working:
-            transfer.manifest, transfer.signature, transfer.back = manifest, signature, back
-            transfer.session = answer.session
-            transfer.block = self._arriving.block(memory, manifest.nbytes)
-        whole = transfer.working or transfer.block is not None
-        answer(
-            "credit",
-            {
-                "version": manifest.label,
-                "chunk_bytes": self._chunk_bytes,
-                "missing": [] if whole else [list(run) for run in transfer.inbox.missing()],
-                "window": WINDOW,
-            },
-        )
+            _answer(answer, self._host.version)
+        elif self._store is None or not self._is_stored(self._store, offer):
+            self._fetch(offer)
 
-    def _is_stored(self, store: Store, manifest: Manifest, back: bool, answer: Answer) -> bool:
-        """Answer what needs no transfer, since the store has the version."""
-        policy = manifest.policy
+    def _fetch(self, offer: _Offer) -> None:
+        """Begin or resume the upload of a version."""
+        manifest = offer.manifest
+        upload = self._uploads.open(manifest, offer.answer, self._host.version.number)
+        if not upload.loading:
+            upload.manifest, upload.signature, upload.back = manifest, offer.signature, offer.back
+            upload.session, upload.sender = offer.answer.session, offer.answer
+            upload.block = self._uploads.block(offer.memory, manifest.nbytes)
+            upload.retry_all()
+            self._advance(upload)
+        upload.wait(offer.caller, offer.answer)
+
+    def _is_stored(self, store: Store, offer: _Offer) -> bool:
+        """Answer an offer that needs no transfer, since the store has the version; whether it was one."""
+        manifest, policy = offer.manifest, offer.manifest.policy
         if manifest.version in store.versions(policy):
             if not store.has(policy, manifest.version):  # it is damaged: what is pushed replaces it
                 return False
-            if back or store.wanted(policy) == manifest.version:
-                self._loader.submit(
-                    lambda: _stored(store, manifest, back), "push", lambda result: self._tell(answer, result), back
-                )
-            else:
-                self._ack(answer)
+            if not offer.back and store.wanted(policy) != manifest.version:
+                _answer(offer.answer, self._host.version)
+                return True
+
+            def done(result: Version | EmbodiedError) -> None:
+                if not isinstance(result, CorruptFile) or store.has(policy, manifest.version):
+                    _answer(offer.answer, result)
+                    return
+                try:
+                    self._fetch(offer)  # the loader found it damaged
+                except EmbodiedError as error:
+                    offer.answer.refuse(error)
+
+            self._loader.submit(lambda: _read_stored(store, manifest, offer.back), "push", done, offer.back)
             return True
         held = store.held(policy)
         if held is not None:
@@ -158,106 +189,74 @@ class PushReceiver:
             )
         return False
 
-    def _chunk(self, message: Message, answer: Answer) -> None:
-        label = message.body.get("version")
-        transfer = self._arriving.find(label)
-        if not transfer.working:
-            data = take_array(message.arrays, "data", "uint8", (None,))
-            transfer.inbox.put(message.body.get("index"), message.body.get("hash"), data)
-        answer("credit", {"version": label, "index": message.body.get("index")})
-
-    def _commit(self, body: Mapping[str, Any], answer: Answer) -> None:
-        label = body.get("version")
-        if isinstance(label, str) and label not in self._arriving:
-            if label == self._host.version.label:
-                self._ack(answer)
+    def _take_range(self, message: Message, answer: Answer) -> None:
+        upload, offset = self._uploads.find(message.body.get("version")), message.body.get("offset")
+        if upload is None or upload.session != answer.session:
+            return
+        upload.heard = self._clock()
+        if type(offset) is not int or offset not in upload.in_flight:
+            return
+        try:
+            upload.take(offset, message)
+        except MessageError as error:
+            upload.damaged += 1
+            if upload.damaged >= DAMAGED:
+                self._end(upload, error)
                 return
-            if label in self._ended:
-                self._tell(answer, self._ended[label] or self._host.version)
-                return
-        transfer = self._arriving.find(label)
-        if not transfer.working:
-            if transfer.block is None and not transfer.inbox.complete:
-                missing = transfer.inbox.missing()
-                raise BeginAgain(
-                    f"{transfer.inbox.chunks - transfer.inbox.received} of {transfer.inbox.chunks} chunks are missing, "
-                    f"first {missing[0][0]} to {missing[0][1] - 1}",
-                    f"push of version {label}",
-                    "begin again to be told all of them",
-                )
-            self._loader.submit(
-                lambda: self._assemble(transfer),
-                "push",
-                lambda result: self._done(transfer, result),
-                transfer.back,
-            )
-            transfer.working = True
-        transfer.waiting = [*transfer.waiting, answer][-_WAITING:]
+        self._advance(upload)
 
-    def _assemble(self, transfer: Transfer) -> Weights | None:
-        """What arrived, verified and stored. In the loader's thread."""
-        manifest, arrays = transfer.manifest, transfer.inbox.arrays
-        if transfer.block is None:
+    def _advance(self, upload: Upload) -> None:
+        """Load a version that is whole, else ask for ranges that are missing."""
+        if upload.block is not None or upload.complete:
+            self._loader.submit(lambda: self._verify(upload), "push", lambda r: self._loaded(upload, r), upload.back)
+            upload.loading = True
+            return
+        while upload.todo and len(upload.in_flight) < WINDOW:
+            upload.sender("fetch", upload.next(self._range_bytes))
+            upload.asked = self._clock()
+
+    def _verify(self, upload: Upload) -> Weights | None:
+        """A version that arrived, verified and stored. In the loader's thread."""
+        manifest, arrays = upload.manifest, upload.arrays
+        if upload.block is None:
             verified = manifest.verify(arrays)
         else:
-            verified = manifest.verify(views(transfer.block, manifest.tensors), into=arrays)
+            verified = manifest.verify(views(upload.block, manifest.tensors), into=arrays)
         if self._store is not None:
-            self._store.adopt(manifest, verified, transfer.signature)
-            if transfer.back:
+            self._store.adopt(manifest, verified, upload.signature)
+            if upload.back:
                 self._store.serve(manifest.policy, manifest.version)
             if self._store.wanted(manifest.policy) != manifest.version:
                 return None
         return manifest, verified
 
-    def _done(self, transfer: Transfer, result: Version | EmbodiedError) -> None:
-        label, transfer.working = transfer.manifest.label, False
-        waiting, transfer.waiting = transfer.waiting, []
-        if isinstance(result, Version | DataError | WeightsHeld):
-            self._arriving.drop(label)
-            self._ended[label] = None if isinstance(result, Version) else result
-            while len(self._ended) > _REMEMBERED:
-                self._ended.popitem(last=False)
-        # Else a machine failed, such as a full disk: what arrived is kept, and another commit tries again.
-        for answer in waiting:
-            self._tell(answer, result)
+    def _loaded(self, upload: Upload, result: Version | EmbodiedError) -> None:
+        upload.loading = False
+        # A machine that failed, such as by a full disk, keeps what arrived: another offer tries again.
+        self._end(upload, result, keep=not isinstance(result, Version | DataError | WeightsHeld))
 
-    def _check_layout(self, manifest: Manifest) -> None:
-        where = f"policy {manifest.policy}, push of version {manifest.label}"
-        fix = "publish weights of a policy with the same configuration"
-        for name in sorted(self._layout.keys() | manifest.tensors.keys()):
-            if name not in manifest.tensors or name not in self._layout:
-                what = "is missing" if name in self._layout else "is unknown to the policy"
-                raise WeightsRefused(f"tensor {name} {what}", where, fix)
-            given, (shape, dtype) = manifest.tensors[name], self._layout[name]
-            if (given.shape, given.dtype) != (shape, dtype):
-                raise WeightsRefused(
-                    f"tensor {name} is {given.dtype} {list(given.shape)}, the policy has {dtype} {list(shape)}",
-                    where,
-                    fix,
-                )
-
-    def _ack(self, answer: Answer) -> None:
-        self._tell(answer, self._host.version)
-
-    def _tell(self, answer: Answer, result: Version | EmbodiedError) -> None:
-        if isinstance(result, Version):
-            answer("ack", {"number": result.number, "hash": result.hash})
-        else:
-            answer.refuse(result)
+    def _end(self, upload: Upload, result: Version | EmbodiedError, keep: bool = False) -> None:
+        waiting, upload.waiting = upload.waiting, {}
+        if not keep:
+            self._uploads.drop(upload.label)
+            for caller in waiting:
+                self._answered[caller] = result
+            while len(self._answered) > _ANSWERED:
+                self._answered.popitem(last=False)
+        for answer in waiting.values():
+            _answer(answer, result)
 
 
-def _stored(store: Store, manifest: Manifest, back: bool) -> Weights | None:
-    """A version the store has, if it is to be served, as one that is gone back to is. In the loader's thread.
+def _answer(answer: Answer, result: Version | EmbodiedError) -> None:
+    if isinstance(result, Version):
+        answer("ack", {"number": result.number, "hash": result.hash})
+    else:
+        answer.refuse(result)
 
-    Raises:
-        BeginAgain: It is damaged there, which is known now: another `begin` has it sent.
-    """
+
+def _read_stored(store: Store, manifest: Manifest, back: bool) -> Weights | None:
+    """A version of the store, if it is to be served, as one is that is rolled back to. In the loader's thread."""
     policy = manifest.policy
-    try:
-        if back:
-            store.serve(policy, manifest.version)
-        return store.read(policy, manifest.label) if store.wanted(policy) == manifest.version else None
-    except CorruptFile as error:
-        if store.has(policy, manifest.version):  # another file is damaged
-            raise
-        raise BeginAgain(error.what, error.where, "begin again to send the version anew") from None
+    if back:
+        store.serve(policy, manifest.version)
+    return store.read(policy, manifest.label) if store.wanted(policy) == manifest.version else None

@@ -36,7 +36,7 @@ def audited(registry: Registry, policy: str, server: str) -> Switched:
 
 
 class RegistryWatcher:
-    """Switches a host to the version its registry wants, and takes `point`, which moves the registry's pointers.
+    """Switches a host to the version its registry wants, and takes `set_active`, which moves the registry's pointers.
 
     A version that is damaged or does not fit is said once and left alone until its files change, the pointers move or
     another one is wanted; what is served stays.
@@ -88,7 +88,7 @@ class RegistryWatcher:
         self._catch_up(now)
 
     def handle(self, message: Message, answer: Answer) -> None:
-        """Move a pointer, as a `point` message says; answered once that is on disk.
+        """Move a pointer, as a `set_active` message says; answered once that is on disk.
 
         Raises:
             MessageError: It names no slot or version.
@@ -96,11 +96,13 @@ class RegistryWatcher:
         """
         slot, version, note, by = (message.body.get(name) for name in ("slot", "version", "note", "by"))
         if slot not in _SLOTS:
-            raise MessageError(f"no slot {str(slot)[:40]!r}", "point", f"one of {', '.join(_SLOTS)}")
+            raise MessageError(f"no slot {str(slot)[:40]!r}", "set_active", f"one of {', '.join(_SLOTS)}")
         if not (version is None or type(version) is str or (type(version) is int and 0 <= version <= MAX_NUMBER)):
-            raise MessageError(f"no version {str(version)[:40]!r}", "point", "give its number, its label, or null")
+            raise MessageError(f"no version {str(version)[:40]!r}", "set_active", "give its number, its label, or null")
         if slot == "held" and version is not None:
-            raise MessageError("a hold is only lifted, with version null", "point", "roll back to hold publication")
+            raise MessageError(
+                "a hold is only lifted, with version null", "set_active", "roll back to hold publication"
+            )
         caller = answer.session.rpartition("/")[0]  # the name its keys give it, which it cannot choose
         who = answer.session
         if type(by) is str and by:
@@ -128,7 +130,7 @@ class RegistryWatcher:
             answer("ack", {name: status[name] for name in ("wanted", "held", "pinned")})
 
         # In the loader's thread, since another process may keep the registry's lock for a while.
-        self._loader.submit(move, why="point", done=done)
+        self._loader.submit(move, why="set_active", done=done)
 
     def status(self) -> Mapping[str, Any]:
         """`wanted`, `newest` and `pinned` are labels, empty for none; `held` says since when, by whom and why,

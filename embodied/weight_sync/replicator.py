@@ -21,12 +21,11 @@ from embodied.errors import (
     WeightsRefused,
 )
 from embodied.spec import PolicySpec
+from embodied.weight_sync.fetch import DiskFetch, Shapes, check_new, check_shapes, check_spec
 from embodied.weight_sync.partial_download import sweep
-from embodied.weight_sync.pull import Pull, Shapes, check_fits, check_new
 from embodied.weight_sync.rate_limit import Backoff, Pace, Stride
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
-from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ WINDOW = 4
 _DEADLINE_S = 30.0
 _SILENT_S = 10.0
 _ATTEMPTS = 3
+_FIX = "restart this edge to take over upstream's policy"
 
 
 class Link(Protocol):
@@ -103,7 +103,7 @@ class Replicator:
         self._poll_at, self._heard, self._started = clock(), -float("inf"), clock()
         self._said: Version | None = None
         self._wanted: Version | None = None
-        self._pull: Pull | None = None
+        self._fetch: DiskFetch | None = None
         self._jumped = False
         self._attempts = 0
         self._link_rest, self._version_rest = Backoff(), Backoff()
@@ -145,7 +145,7 @@ class Replicator:
     def status(self) -> dict[str, Any]:
         """Plain values: whether upstream is heard, what it wants, what is being fetched, the last error's line,
         and `final`: whether that is a refusal that will not pass by itself."""
-        now, pull, wanted = self._clock(), self._pull, self._wanted
+        now, fetch, wanted = self._clock(), self._fetch, self._wanted
         state: dict[str, Any] = {
             "state": "connected" if now - self._heard < self._silent_s else "cut",
             "silent_s": round(self._silent(now), 1),
@@ -153,20 +153,20 @@ class Replicator:
             "error": self._error,
             "final": bool(self._error) and self._final,
         }
-        if pull is not None:
+        if fetch is not None:
             state["pulling"] = {
-                "version": pull.label,
-                "bytes": pull.received,
-                "of": pull.manifest.nbytes,
-                "mbit_s": round(pull.rate(now) * 8e-6, 3),
+                "version": fetch.label,
+                "bytes": fetch.received,
+                "of": fetch.manifest.nbytes,
+                "mbit_s": round(fetch.rate(now) * 8e-6, 3),
             }
         return state
 
     def close(self) -> None:
         """Stop; what has arrived stays on disk."""
-        if self._pull is not None:
-            self._pull.close()
-            self._pull = None
+        if self._fetch is not None:
+            self._fetch.close()
+            self._fetch = None
 
     def _silent(self, now: float) -> float:
         return now - max(self._heard, self._started)
@@ -185,7 +185,7 @@ class Replicator:
     def _due(self, now: float) -> float:
         """Seconds until something can be asked."""
         due = float("inf") if self._in_flight("status") else self._poll_at - now
-        if self._pull is not None and self._pull.todo and self._in_flight("range") < WINDOW:
+        if self._fetch is not None and self._fetch.todo and len(self._fetch.in_flight) < WINDOW:
             due = min(due, max(self._pace.wait(), self._link_rest.wait(now)))
         return max(due, 0.001)
 
@@ -204,16 +204,16 @@ class Replicator:
         self._ask(_Ask("status"), "status", {"follow": {"name": self._name, "serving": label}})
 
     def _ask_ranges(self, now: float) -> None:
-        pull = self._pull
-        while pull is not None and pull.todo and self._in_flight("range") < WINDOW:
+        fetch = self._fetch
+        while fetch is not None and fetch.todo and len(fetch.in_flight) < WINDOW:
             if self._pace.wait() > 0 or self._link_rest.wait(now) > 0:
                 return
-            offset, size = pull.next(self._stride.size)
-            body = {"op": "range", "version": pull.label, "offset": offset, "size": size}
+            body = fetch.next(self._stride.size)
+            offset, size = body["offset"], body["size"]
             try:
-                self._ask(_Ask("range", pull.manifest.version, offset, size, now), "credit", body)
+                self._ask(_Ask("range", fetch.manifest.version, offset, size, now), "fetch", body)
             except BaseException:
-                pull.again(offset, size)
+                fetch.retry(offset)
                 raise
             self._pace.spend(size)
 
@@ -221,10 +221,10 @@ class Replicator:
         if ask.what == "status":
             self._hear(answer)
         elif ask.what == "manifest":
-            if ask.version is not None and ask.version == self._wanted and self._pull is None:
+            if ask.version is not None and ask.version == self._wanted and self._fetch is None:
                 self._begin(ask.version, answer)
-        elif self._pull is not None and ask.version == self._pull.manifest.version:
-            self._receive(self._pull, ask, answer)
+        elif self._fetch is not None and ask.version == self._fetch.manifest.version:
+            self._receive(self._fetch, ask, answer)
 
     def _hear(self, answer: Message) -> None:
         label = answer.body.get("wanted")
@@ -238,21 +238,21 @@ class Replicator:
 
     def _aim(self) -> None:
         """Serve what upstream wants if it is here, else see that it is fetched."""
-        wanted, pull, now = self._wanted, self._pull, self._clock()
+        wanted, fetch, now = self._wanted, self._fetch, self._clock()
         if wanted is None or self._version_rest.wait(now) > 0:
             return
         if self._registry.held(self._spec.name) is not None:  # a rollback on the edge itself stays until resumed here
             return
         if self._is_here(wanted):
-            if pull is not None and pull.manifest.version != wanted:
-                self._drop(pull)
+            if fetch is not None and fetch.manifest.version != wanted:
+                self._drop(fetch)
             self._serve(wanted)
             self._error = ""
-        elif self._overtakes(wanted, pull) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
-            if pull is not None:
-                self._jumped = self._jumped or wanted.number > pull.manifest.number
-                self._drop(pull)
-            self._ask(_Ask("manifest", wanted), "credit", {"op": "manifest", "version": wanted.label})
+        elif self._overtakes(wanted, fetch) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
+            if fetch is not None:
+                self._jumped = self._jumped or wanted.number > fetch.manifest.number
+                self._drop(fetch)
+            self._ask(_Ask("manifest", wanted), "fetch", {"version": wanted.label})
 
     def _is_here(self, version: Version) -> bool:
         """Whether the registry has the version, whole: it is read once, and again only after its files changed."""
@@ -268,11 +268,11 @@ class Replicator:
         self._damaged = None
         return True
 
-    def _overtakes(self, wanted: Version, pull: Pull | None) -> bool:
+    def _overtakes(self, wanted: Version, fetch: DiskFetch | None) -> bool:
         """Whether fetching `wanted` may begin now."""
-        if pull is None or wanted.number < pull.manifest.number:
+        if fetch is None or wanted.number < fetch.manifest.number:
             return True
-        return wanted != pull.manifest.version and not self._jumped and 2 * pull.received < pull.manifest.nbytes
+        return wanted != fetch.manifest.version and not self._jumped and 2 * fetch.received < fetch.manifest.nbytes
 
     def _begin(self, version: Version, answer: Message) -> None:
         try:
@@ -282,37 +282,34 @@ class Replicator:
                 raise MessageError(f"not the manifest of {version.label}", "upstream", "run the same version on both")
             if self._registry.trusted is not None:
                 self._registry.trusted.check(manifest, signature)
-            check_fits(manifest, self._spec, self._shapes)
+            check_spec(manifest, self._spec, _FIX)
+            check_shapes(manifest, self._shapes, _FIX)
             check_new(manifest, self._registry.versions(manifest.policy))
         except EmbodiedError:
             self._attempts = _ATTEMPTS  # it would be the same manifest again
             raise
         sweep(self._incoming, keep=manifest.label)
-        self._pull = Pull(manifest, signature, self._incoming, self._clock())
-        if self._pull.complete:
-            self._finish(self._pull)
+        self._fetch = DiskFetch(manifest, signature, self._incoming, self._clock())
+        if self._fetch.complete:
+            self._finish(self._fetch)
 
-    def _receive(self, pull: Pull, ask: _Ask, answer: Message) -> None:
+    def _receive(self, fetch: DiskFetch, ask: _Ask, answer: Message) -> None:
         now = self._clock()
         try:
-            data, digest = take_array(answer.arrays, "data", "uint8", (ask.size,)), answer.body.get("hash")
-            pull.take(ask.offset, data, str(digest))
+            fetch.take(ask.offset, answer)
         except InfrastructureError as error:
-            self._drop(pull)
+            self._drop(fetch)
             self._blame(error, self._version_rest)
             return
-        except BaseException:
-            pull.again(ask.offset, ask.size)
-            raise
         self._link_rest.clear()
         self._stride.took(ask.size, now - ask.sent)
-        if pull.complete:
-            self._finish(pull)
+        if fetch.complete:
+            self._finish(fetch)
 
-    def _finish(self, pull: Pull) -> None:
-        manifest = pull.manifest
+    def _finish(self, fetch: DiskFetch) -> None:
+        manifest = fetch.manifest
         try:
-            self._registry.adopt(manifest, manifest.verify(pull.tensors()), pull.signature)
+            self._registry.adopt(manifest, manifest.verify(fetch.tensors()), fetch.signature)
             log.info("fetched version %s of policy %s from upstream", manifest.label, manifest.policy)
             self._jumped, self._error = False, ""
             self._serve(manifest.version)
@@ -320,7 +317,7 @@ class Replicator:
             self._attempts += isinstance(error, WeightsRefused)
             self._blame(error, self._version_rest)
         finally:
-            self._drop(pull)
+            self._drop(fetch)
         self._aim()
 
     def _serve(self, version: Version) -> None:
@@ -337,15 +334,15 @@ class Replicator:
             if not isinstance(error, DeadlineExceeded):
                 self._blame(error, self._link_rest)
             return
-        ask, pull = self._asked.pop(error.request), self._pull
+        ask, fetch = self._asked.pop(error.request), self._fetch
         if not isinstance(error, DeadlineExceeded):
             self._heard = now
-        if pull is not None and ask.what == "range" and ask.version == pull.manifest.version:
+        if fetch is not None and ask.what == "range" and ask.version == fetch.manifest.version:
             if isinstance(error, WeightsRefused):  # it was deleted upstream; what is wanted now is something else
-                self._drop(pull)
+                self._drop(fetch)
                 self._poll_at = now
             else:
-                pull.again(ask.offset, ask.size)
+                fetch.retry(ask.offset)
         if isinstance(error, DeadlineExceeded):
             self._stride.least()
             self._say(error)
@@ -364,11 +361,11 @@ class Replicator:
         self._error = error.line()
         self._final = isinstance(error, UserError) or self._attempts >= _ATTEMPTS
 
-    def _drop(self, pull: Pull) -> None:
+    def _drop(self, fetch: DiskFetch) -> None:
         ids = [id for id, ask in self._asked.items() if ask.what == "range"]
         self._link.cancel(ids)
         for id in ids:
             del self._asked[id]
-        pull.discard()
-        if self._pull is pull:
-            self._pull = None
+        fetch.discard()
+        if self._fetch is fetch:
+            self._fetch = None

@@ -1,4 +1,4 @@
-"""Where the bytes of a version are read from: its file in a registry, or a copy of what a host serves."""
+"""Sources of a version's bytes: its file in a registry, or a copy of the weights that a host serves."""
 
 import json
 import os
@@ -15,29 +15,20 @@ from numpy.typing import NDArray
 from embodied.errors import Busy, CorruptFile, EmbodiedError, WeightsRefused
 from embodied.weights.manifest import Manifest
 from embodied.weights.tensors import header_limit
-from embodied.weights.transfer import views
+from embodied.weights.transfer import RangeReader, views
 
 _FIX = "publish the version again, or roll back"
 
 
-class Source(Protocol):
+class Source(RangeReader, Protocol):
     """Reads ranges of one version's content."""
 
     manifest: Manifest
     signature: str
 
-    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
-        """Bytes [size], which lie within the content.
-
-        Raises:
-            Busy: They are not ready yet.
-            EmbodiedError: They cannot be had.
-        """
-        ...
-
 
 class FileSource:
-    """A safetensors file of a registry, kept open: what is being fetched stays readable when it is deleted.
+    """A safetensors file of a registry, kept open, so that a version being fetched stays readable when it is deleted.
 
     Args:
         path: Of the file.
@@ -76,7 +67,7 @@ class FileSource:
             left, place = left[count:], place + count
 
     def _read_header(self) -> list[tuple[int, int]]:
-        """Of every tensor in the content's order, where its bytes begin in the file, and how many they are."""
+        """Offset in the file and size of every tensor's bytes, in the content's order."""
         prefix = np.zeros(8, np.uint8)
         self._fill(prefix, 0)
         length = int.from_bytes(prefix.tobytes(), "little")

@@ -231,6 +231,9 @@ class UpstreamClient:
         """Refuse what is pushed, as a desk's part: an edge takes versions from upstream only."""
         raise UserError("this server follows another one", self.address, "push to that one")
 
+    def leave(self, session: str) -> None:
+        """Nothing to do: no client uploads here."""
+
     def tick(self) -> None:
         """Nothing to do: the thread fetches, and a `RegistryWatcher` switches."""
 

@@ -11,12 +11,9 @@ from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weight_sync.sources import CopySource, FileSource, Source
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry, Signer
-from embodied.weights.transfer import chunk_hash
+from embodied.weights.transfer import read_range
 from embodied.weights.versions import TENSORS
 from embodied.wire.message import Message
-
-RANGE = 2**20
-"""Bytes of one range at most."""
 
 _IDLE_S = 60.0
 _FILES, _COPIES = 8, 1
@@ -27,7 +24,7 @@ _LOOK_S = 0.2
 
 
 @dataclass
-class _Follower:
+class _Edge:
     serving: str
     heard: float
 
@@ -39,7 +36,7 @@ class _Open:
 
 
 class VersionServer:
-    """A desk's part that answers `credit`. Every answer is complete in itself, so any follower may ask at any time.
+    """A desk's part that answers `fetch`. Every answer is complete in itself, so any follower may ask at any time.
 
     Args:
         host: Whose policy it is; what it serves is offered where there is no registry, or not in it.
@@ -61,12 +58,12 @@ class VersionServer:
         self._signer = signer
         self._host, self._registry, self._build, self._clock = host, registry, dict(build or {}), clock
         self._open: dict[Version, _Open] = {}
-        self._followers: dict[str, _Follower] = {}
+        self._edges: dict[str, _Edge] = {}
         self._wanted: tuple[float, Version | None] = (-float("inf"), None)
         self._handed_out = 0
 
     def handle(self, message: Message, answer: Answer) -> None:
-        """Answer `manifest` or `range`.
+        """Answer a `fetch` of a version with an `offer`, and a `fetch` of one of its ranges with a `range`.
 
         Raises:
             WeightsRefused: The version is not kept any more; names the one wanted.
@@ -74,31 +71,22 @@ class VersionServer:
             MessageError: The request is malformed.
             CorruptFile: The version is damaged on disk.
         """
-        op, version = message.body.get("op"), self._version(message.body.get("version"))
-        if op == "manifest":
-            source = self._source(version)
-            manifest, signature = source.manifest, source.signature
-            if not signature and self._signer is not None:
-                signature = self._signer.sign(manifest)
-            answer(
-                "push",
-                {"op": "manifest", "manifest": manifest.to_dict(), "signature": signature, "build": self._build},
-            )
-        elif op == "range":
-            source = self._source(version)
-            offset, size = _range(message.body, source.manifest.nbytes)
+        source = self._source(self._version(message.body.get("version")))
+        if "offset" in message.body:
             try:
-                data = source.read(offset, size)
+                body, arrays = read_range(source, source.manifest, message.body)
             except (CorruptFile, WeightsRefused):
-                del self._open[version]
+                del self._open[source.manifest.version]
                 raise
-            self._handed_out += size
-            body = {"op": "range", "version": version.label, "offset": offset, "hash": chunk_hash(data)}
-            answer("push", body, {"data": data})
-        else:
-            raise MessageError(f"unknown op {str(op)[:20]!r}", "credit", "send manifest or range")
+            self._handed_out += arrays["data"].nbytes
+            answer("range", body, arrays)
+            return
+        signature = source.signature
+        if not signature and self._signer is not None:
+            signature = self._signer.sign(source.manifest)
+        answer("offer", {"manifest": source.manifest.to_dict(), "signature": signature, "build": self._build})
 
-    def heard(self, session: str, body: Mapping[str, Any]) -> None:
+    def record_edge(self, session: str, body: Mapping[str, Any]) -> None:
         """Take a follower's report, `follow: {name, serving}` of a `status` message.
 
         Raises:
@@ -109,10 +97,10 @@ class VersionServer:
         if not isinstance(name, str) or not 0 < len(name) <= _NAME or not isinstance(serving, str):
             raise MessageError("a follower without name or version", "status", "send follow: {name, serving}")
         label = Version.parse(serving).label if serving else ""
-        self._followers.pop(name, None)
-        self._followers[name] = _Follower(label, self._clock())
-        if len(self._followers) > _FOLLOWERS:
-            del self._followers[next(iter(self._followers))]  # the one that was silent longest
+        self._edges.pop(name, None)
+        self._edges[name] = _Edge(label, self._clock())
+        if len(self._edges) > _FOLLOWERS:
+            del self._edges[next(iter(self._edges))]  # the one that was silent longest
 
     def tick(self) -> None:
         """Forget followers that are gone, and let go of versions that nobody fetches."""
@@ -120,11 +108,11 @@ class VersionServer:
         for version, opened in list(self._open.items()):
             if now - opened.used >= _IDLE_S:
                 del self._open[version]
-        while self._followers:
-            name, follower = next(iter(self._followers.items()))
+        while self._edges:
+            name, follower = next(iter(self._edges.items()))
             if now - follower.heard < _FORGET_S:
                 break
-            del self._followers[name]
+            del self._edges[name]
 
     def status(self) -> Mapping[str, Any]:
         """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
@@ -132,7 +120,7 @@ class VersionServer:
         now, wanted = self._clock(), self.wanted()
         followers = {
             name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
-            for name, follower in self._followers.items()
+            for name, follower in self._edges.items()
         }
         return {"wanted": wanted.label if wanted else "", "followers": followers, "handed_out": self._handed_out}
 
@@ -153,7 +141,7 @@ class VersionServer:
 
     def _version(self, label: Any) -> Version:
         if not isinstance(label, str):
-            raise MessageError("no version is named", "credit", "send its label, or an empty text for the one wanted")
+            raise MessageError("no version is named", "fetch", "send its label, or an empty text for the one wanted")
         if label:
             return Version.parse(label)
         wanted = self.wanted()
@@ -193,11 +181,3 @@ class VersionServer:
             f"policy {policy}",
             f"ask for {wanted.label}" if wanted and wanted != version else "ask again later",
         )
-
-
-def _range(body: Mapping[str, Any], nbytes: int) -> tuple[int, int]:
-    offset, size = body.get("offset"), body.get("size")
-    if type(offset) is not int or type(size) is not int or offset < 0 or not 0 < size <= min(RANGE, nbytes - offset):
-        given = f"offset {str(offset)[:20]}, size {str(size)[:20]} of {nbytes} bytes"
-        raise MessageError(f"no range: {given}", "credit", f"ask for 1 to {RANGE} bytes within the content")
-    return offset, size

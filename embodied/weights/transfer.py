@@ -1,40 +1,29 @@
-"""A version's content on its way: all arrays as one string of bytes, cut into chunks. No sockets.
+"""A version's content as ranges of bytes. No sockets.
 
-The string is the arrays' little-endian C-order bytes in sorted order of their names, without gaps.
+The content is the arrays' little-endian C-order bytes in sorted order of their names, without gaps.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from embodied.errors import InfrastructureError, MessageError
+from embodied.errors import MessageError
 from embodied.weights.examine import little_endian
-from embodied.weights.manifest import Tensor
+from embodied.weights.manifest import Manifest, Tensor
 
-CHUNK_BYTES = 2**20
+RANGE_BYTES = 2**20
+"""Bytes of one range at most."""
 _ALIGN = 64
-RANGES = 1024
-"""Ranges of missing chunks told at once; the rest is told when these have come."""
 
 
-class BeginAgain(InfrastructureError):
-    """The receiver does not hold what the sender thinks it does: another `begin` tells what is missing."""
-
-    code = "begin_again"
-
-
-def chunk_hash(data: NDArray[np.uint8]) -> str:
+def range_hash(data: NDArray[np.uint8]) -> str:
     """xxh3-64 hex digest of contiguous bytes."""
     return xxhash.xxh3_64_hexdigest(data.data)
-
-
-def chunk_count(nbytes: int, chunk_bytes: int) -> int:
-    return -(-nbytes // chunk_bytes)
 
 
 def empty(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -73,9 +62,9 @@ class Content:
         ends = list(accumulate((array.size for array in self._flat), initial=0))
         self._starts, self.nbytes = ends[:-1], ends[-1]
 
-    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Bytes [start, stop): a view where they lie in one array, else a copy."""
-        parts = self._parts(start, stop)
+    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """Bytes [size] from `offset` on: a view where they lie in one array, else a copy."""
+        parts = self._parts(offset, offset + size)
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
 
     def write(self, start: int, data: NDArray[np.uint8]) -> None:
@@ -94,57 +83,37 @@ class Content:
         return parts
 
 
-class Inbox:
-    """Arrays that are filled chunk by chunk, in any order.
+class RangeReader(Protocol):
+    """Reads ranges of one version's content: a file, a copy, or the arrays of a learner."""
 
-    Args:
-        arrays: To be filled, owned and contiguous.
-        chunk_bytes: Length of every chunk but the last.
-    """
-
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], chunk_bytes: int) -> None:
-        self.arrays, self.chunk_bytes = arrays, chunk_bytes
-        self._content = Content(arrays)
-        self._got = np.zeros(chunk_count(self._content.nbytes, chunk_bytes), np.bool_)
-
-    @property
-    def chunks(self) -> int:
-        return len(self._got)
-
-    @property
-    def received(self) -> int:
-        """Chunks that have arrived."""
-        return int(self._got.sum())
-
-    @property
-    def complete(self) -> bool:
-        return bool(self._got.all())
-
-    def missing(self) -> list[tuple[int, int]]:
-        """The first `RANGES` ranges [first, end) of chunks that have not arrived."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], self._got, [True]]).astype(np.int8)))
-        return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)[:RANGES]]
-
-    def put(self, index: object, digest: object, data: NDArray[np.uint8]) -> None:
-        """Keep a chunk; one that has arrived already is left as it is.
-
-        Args:
-            index: Of the chunk.
-            digest: Its `chunk_hash`, as the sender says.
-            data: uint8 [bytes].
+    def read(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """Bytes [size] from `offset` on, which lie within the content.
 
         Raises:
-            MessageError: No such chunk, or its length or hash differs; nothing is kept.
+            Busy: They are not ready yet.
+            EmbodiedError: They cannot be read.
         """
-        if type(index) is not int or not 0 <= index < self.chunks:
-            raise MessageError(f"chunk {str(index)[:20]} of {self.chunks}", "push", "send the chunks that are missing")
-        start = index * self.chunk_bytes
-        wanted = min(self.chunk_bytes, self._content.nbytes - start)
-        if data.shape != (wanted,):
-            raise MessageError(f"chunk {index} has shape {data.shape}, not ({wanted},)", "push", "send whole chunks")
-        if self._got[index]:
-            return
-        if chunk_hash(data) != digest:
-            raise MessageError(f"chunk {index} arrived damaged", "push", "send it again")
-        self._content.write(start, data)
-        self._got[index] = True
+        ...
+
+
+def read_range(
+    source: RangeReader, manifest: Manifest, body: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Body and arrays of the `range` message that answers a `fetch`.
+
+    Args:
+        source: Of the manifest's content.
+        body: Of the `fetch`: `version`, `offset`, `size`.
+
+    Raises:
+        MessageError: It names no range of 1 to `RANGE_BYTES` bytes within the content.
+        EmbodiedError: As `RangeReader.read`.
+    """
+    offset, size, nbytes = body.get("offset"), body.get("size"), manifest.nbytes
+    whole = type(offset) is int and type(size) is int
+    if not (whole and offset >= 0 and 0 < size <= min(RANGE_BYTES, nbytes - offset)):  # type: ignore[operator]
+        given = f"offset {str(offset)[:20]}, size {str(size)[:20]} of {nbytes} bytes"
+        raise MessageError(f"no range: {given}", "fetch", f"ask for 1 to {RANGE_BYTES} bytes within the content")
+    assert isinstance(offset, int) and isinstance(size, int)
+    data = source.read(offset, size)
+    return {"version": manifest.label, "offset": offset, "hash": range_hash(data)}, {"data": data}

@@ -3,7 +3,8 @@
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from embodied.wire.message import LIMITS, Buffer, Limits, Message, decode, encod
 IN_FLIGHT = 64
 """Requests that may wait for their answers at once."""
 
+Serve = Callable[[Message], Message]
+"""Answers a `fetch` of the server, which it sends before it answers a request."""
+
 _LOOK_S = 0.2  # how often a lost connection is looked for
 _SILENT_S = 3.0  # a connection silent for this long at a missed deadline is given up for a new one
 _AT_ONCE = 2000  # messages taken in by one tick
@@ -35,6 +39,7 @@ class _Asked:
     limit: float
     after: float = 0.0
     answer: Message | None = None
+    serve: Serve | None = None
 
 
 class Requester:
@@ -80,6 +85,7 @@ class Requester:
         self._connection: Connection | None = None
         self._asked: dict[int, _Asked] = {}
         self._unsent: dict[int, _Asked] = {}
+        self._served: deque[Message] = deque(maxlen=IN_FLIGHT)
         self._greet = False
         self._id = 0
         self._heard = self._said = self._looked = -float("inf")
@@ -116,10 +122,15 @@ class Requester:
         body: Mapping[str, Any] | None = None,
         arrays: Mapping[str, NDArray[Any]] | None = None,
         timeout_s: float | None = None,
+        serve: Serve | None = None,
     ) -> int:
         """Ask, and return at once the number under which `collect` gives the answer.
 
         What cannot be sent yet, with no connection or after a refusal, leaves in `collect`, `answered` or `tick`.
+
+        Args:
+            serve: Called within `collect`, `answered` or `tick` for every `fetch` that the server sends under the
+                request's number before it answers; its message is sent back under that number.
 
         Raises:
             Busy: `IN_FLIGHT` requests are neither collected nor cancelled.
@@ -133,7 +144,7 @@ class Requester:
         message = Message(kind, id, self.session, policy, wait_ms, dict(body or {}), dict(arrays or {}))
         frames = encode(message, self._limits)
         self._open(now)
-        self._id, self._asked[id] = id, (asked := _Asked(message, wait, now + wait))
+        self._id, self._asked[id] = id, (asked := _Asked(message, wait, now + wait, serve=serve))
         if self._unsent or not self._send(frames, now):
             self._unsent[id] = asked
         return id
@@ -190,6 +201,10 @@ class Requester:
         if now - self._said >= self.heartbeat_s:
             self._send(encode(Message("heartbeat", session=self.session), self._limits), now)
 
+    def reconnect(self) -> None:
+        """Give up a connection that may be half-open: what is in flight is sent again over a new one."""
+        self._hang_up()
+
     def close(self) -> None:
         """Say goodbye if anybody is there, and drop the connection and what is in flight."""
         said = False
@@ -204,7 +219,11 @@ class Requester:
         """Send what is due, then take in one message, waiting until `end` at most; whether one came."""
         link = self._open(now)
         end, blocked = min(end, now + _LOOK_S), False
-        if self._unsent:
+        while self._served and not blocked:
+            blocked = not self._send(encode(self._served[0], self._limits), now)
+            if not blocked:
+                self._served.popleft()
+        if self._unsent and not blocked:
             blocked, again = self._send_due(now)
             end = min(end, again)
         frames = link.receive(end - now, blocked)
@@ -223,6 +242,11 @@ class Requester:
             id = next((id for id, asked in self._asked.items() if asked.answer is None), 0)
         asked = self._asked.get(id)
         if asked is None or asked.answer is not None:
+            return
+        if message.kind == "fetch" and asked.serve is not None:
+            part = asked.serve(message)
+            part.id, part.session = id, self.session
+            self._served.append(part)
             return
         retry_ms = message.body.get("retry_ms") if message.kind == "error" else None
         if type(retry_ms) is int and message.body.get("code") == Busy.code:
@@ -272,6 +296,7 @@ class Requester:
 
     def _due_again(self) -> None:
         self._greet = True
+        self._served.clear()  # the server fetches again from the request that is sent again
         self._unsent = {id: asked for id, asked in self._asked.items() if asked.answer is None}
 
     def _hang_up(self, goodbye: bool = False) -> None:
@@ -283,6 +308,8 @@ class Requester:
     def _forget(self, id: int) -> None:
         self._asked.pop(id, None)
         self._unsent.pop(id, None)
+        if self._served:
+            self._served = deque((part for part in self._served if part.id != id), maxlen=IN_FLIGHT)
 
     def _judge(self, answer: Message, id: int) -> Message:
         if answer.kind != "error":

@@ -16,9 +16,8 @@ from embodied.wire.limits import LIMITS, Limits
 
 PROTOCOL = 3
 KINDS = frozenset([
-    "hello", "act", "reset", "step", "outcome", "segment", "push", "fetch", "credit", "set_active", "probe", "ack",
-    "status", "heartbeat", "error", "bye",
-    "point",
+    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "offer", "fetch", "range", "set_active",
+    "probe", "ack", "status", "heartbeat", "error", "bye",
 ])  # fmt: skip
 DTYPES = {
     **{

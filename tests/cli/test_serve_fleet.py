@@ -176,7 +176,7 @@ def test_keys_roles_and_several_policies(root: Path) -> None:
         arm = Robot(address, root / "keys" / "clients" / "arm", policy="right")
         assert arm.version() == 2
         with pytest.raises(Unauthorized, match="arm may not send point"):
-            arm.client.point("pinned", 1)
+            arm.client.set_active("pinned", 1)
         with pytest.raises(DeadlineExceeded, match="keys differ"):
             RemoteClient(address, timeout_s=1.0, policy="left").hello()
         listed = embodied(

@@ -78,7 +78,7 @@ def test_a_move_waits_for_the_switch_and_says_if_there_is_none(tmp_path: Path, m
 
     def request(self: Requester, kind: str, **_: object) -> Message:
         asked.append(kind)
-        number = int(wanted[0]) if not troubles and "point" in asked else 4
+        number = int(wanted[0]) if not troubles and "set_active" in asked else 4
         body = {"policy": "mlp", "number": number, "hash": "ab12cd34ef56", "wanted": wanted}
         return Message(kind, 1, body={**body, "trouble": troubles.pop(0) if troubles else ""})
 
@@ -89,7 +89,7 @@ def test_a_move_waits_for_the_switch_and_says_if_there_is_none(tmp_path: Path, m
         InfrastructureError, match=f"pointers moved, but the server still serves {served}: it does not"
     ) as caught:
         place.pin(2, "me")
-    assert caught.value.exit_status == 3 and asked == ["status", "point", "status", "status"]
+    assert caught.value.exit_status == 3 and asked == ["status", "set_active", "status", "status"]
     asked.clear()
     troubles[:] = ["", "", ""]
     assert place.pin(2, "me")["served"] == wanted

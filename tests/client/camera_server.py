@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation, Rows
+from embodied.runtime.slots import push_slots
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
@@ -55,7 +56,7 @@ def observation(count: int, step: int = 0, takes: float = 0.0) -> Observation:
 
 
 def _serve(address: str, pipe: Connection) -> None:
-    serve(VersionedPolicy(Looker()), address, announce=pipe.send)
+    serve(push_slots(VersionedPolicy(Looker())), address, announce=pipe.send)
 
 
 def start(address: str) -> BaseProcess:

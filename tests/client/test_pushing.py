@@ -11,31 +11,32 @@ import numpy as np
 import pytest
 
 from embodied.client import RemoteClient
-from embodied.client.pushing import TRIES, push
+from embodied.client.pushing import push
 from embodied.errors import DeadlineExceeded, EmbodiedError, MessageError, WeightsRefused
 from embodied.serving.loader import Loader
 from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.push_receiver import PushReceiver
+from embodied.weight_sync.push_receiver import DAMAGED, PushReceiver
 from embodied.weights.manifest import Version
 from embodied.weights.shared import SharedBlock
-from embodied.wire.endpoint import Requester
+from embodied.wire.endpoint import Requester, Serve
+from embodied.wire.message import Message
 from tests.serving.tiny import SPEC, TinyPolicy, kill, manifest, observation, start_server, tensors
 
-CHUNKS = 7  # of 16 bytes
+RANGES = 7  # of 16 bytes
 
 
-def serve_chunks(address: str, pipe: Connection) -> None:
+def serve_ranges(address: str, pipe: Connection) -> None:
     host = VersionedPolicy(TinyPolicy(), TinyPolicy())
     loader = Loader(host)
-    desk = PolicySlot(host, loader, PushReceiver(host, loader, chunk_bytes=16))
-    serve({SPEC.name: desk}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    slot = PolicySlot(host, loader, PushReceiver(host, loader, range_bytes=16))
+    serve({SPEC.name: slot}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 @contextmanager
-def chunk_server(address: str) -> Iterator[str]:
-    process, _, bound = start_server(address, serve_chunks)
+def range_server(address: str) -> Iterator[str]:
+    process, _, bound = start_server(address, serve_ranges)
     try:
         yield bound
     finally:
@@ -43,17 +44,21 @@ def chunk_server(address: str) -> Iterator[str]:
 
 
 class Meddler(Requester):
-    """Calls `meddle(count, body)` before it sends the chunk with this count, 0 for the first."""
+    """Calls `meddle(count, range message)` before a range is sent, with its count from 0."""
 
-    def __init__(self, address: str, meddle: Callable[[int, dict[str, Any]], None] = lambda count, body: None) -> None:
+    def __init__(self, address: str, meddle: Callable[[int, Message], None] = lambda count, message: None) -> None:
         super().__init__(address, "policy server", timeout_s=30)
-        self.meddle, self.chunks = meddle, 0
+        self.meddle, self.ranges = meddle, 0
 
-    def submit(self, kind: str, *, body: Any = None, **more: Any) -> int:
-        if body is not None and body.get("op") == "chunk":
-            self.chunks += 1
-            self.meddle(self.chunks - 1, body)
-        return super().submit(kind, body=body, **more)
+    def submit(self, kind: str, *, serve: Serve | None = None, **more: Any) -> int:
+        def meddling(fetch: Message) -> Message:
+            assert serve is not None
+            message = serve(fetch)
+            self.ranges += 1
+            self.meddle(self.ranges - 1, message)
+            return message
+
+        return super().submit(kind, serve=meddling if serve else None, **more)
 
 
 def send(requester: Requester, number: int, **more: Any) -> Version:
@@ -90,16 +95,16 @@ def asked_all_the_while(address: str) -> Iterator[set[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
-def test_versions_arrive_in_chunks_and_through_shared_memory(transport: str, tmp_path: Path) -> None:
+def test_versions_arrive_in_ranges_and_through_shared_memory(transport: str, tmp_path: Path) -> None:
     address = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{tmp_path}/policy"
-    with chunk_server(address) as bound, SharedBlock() as block, asked_all_the_while(bound) as pairs:
+    with range_server(address) as bound, SharedBlock() as block, asked_all_the_while(bound) as pairs:
         requester = Meddler(bound)
-        assert send(requester, 1) == manifest(1).version and requester.chunks == CHUNKS
-        assert send(requester, 1) == manifest(1).version and requester.chunks == CHUNKS
+        assert send(requester, 1) == manifest(1).version and requester.ranges == RANGES
+        assert send(requester, 1) == manifest(1).version and requester.ranges == RANGES
         shares = bool(block.hold(manifest(2), tensors(2)))
         for number in (2, 3):
             assert send(requester, number, shared=block) == manifest(number).version
-        assert requester.chunks == (CHUNKS if shares else 3 * CHUNKS)
+        assert requester.ranges == (RANGES if shares else 3 * RANGES)
         with pytest.raises(WeightsRefused, match="stale"):
             send(requester, 2)
         assert send(requester, 2, back=True) == manifest(2).version
@@ -117,77 +122,77 @@ def test_memory_that_the_server_cannot_open_is_done_without(tmp_path: Path) -> N
         def hold(self, *args: Any) -> str:
             return f"1-3-{'0' * 32}"
 
-    with chunk_server(f"ipc://{tmp_path}/policy") as bound:
+    with range_server(f"ipc://{tmp_path}/policy") as bound:
         requester = Meddler(bound)
-        assert send(requester, 1, shared=Elsewhere()) == manifest(1).version and requester.chunks == CHUNKS
+        assert send(requester, 1, shared=Elsewhere()) == manifest(1).version and requester.ranges == RANGES
         requester.close()
 
 
-def test_a_sender_gone_at_any_chunk_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_sender_gone_at_any_range_is_followed_by_another(tmp_path: Path) -> None:
     class Gone(Exception):
         pass
 
-    def until(cut: int) -> Callable[[int, dict[str, Any]], None]:
-        def meddle(count: int, body: dict[str, Any]) -> None:
+    def until(cut: int) -> Callable[[int, Message], None]:
+        def meddle(count: int, message: Message) -> None:
             if count == cut:
                 raise Gone
 
         return meddle
 
-    with chunk_server(f"ipc://{tmp_path}/policy") as bound, asked_all_the_while(bound) as pairs:
-        for cut in range(CHUNKS):
+    with range_server(f"ipc://{tmp_path}/policy") as bound, asked_all_the_while(bound) as pairs:
+        for cut in range(RANGES):
             first, second = Meddler(bound, until(cut)), Meddler(bound)
             with pytest.raises(Gone):
                 send(first, cut + 1)
             first.close()
             assert send(second, cut + 1) == manifest(cut + 1).version
-            assert CHUNKS - cut <= second.chunks <= CHUNKS
+            assert RANGES - cut <= second.ranges <= RANGES
             second.close()
     assert all(number == tag for number, tag in pairs)
 
 
 @pytest.mark.parametrize("cut", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 4, 5, 6))])
-def test_a_server_killed_at_any_chunk_gets_the_version_when_it_is_back(cut: int, tmp_path: Path) -> None:
+def test_a_server_killed_at_any_range_gets_the_version_when_it_is_back(cut: int, tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/policy"
-    processes = [start_server(address, serve_chunks)[0]]
+    processes = [start_server(address, serve_ranges)[0]]
 
-    def meddle(count: int, body: dict[str, Any]) -> None:
+    def meddle(count: int, message: Message) -> None:
         if count == cut:
             kill(processes[-1])
-            processes.append(start_server(address, serve_chunks)[0])
+            processes.append(start_server(address, serve_ranges)[0])
 
     try:
         requester = Meddler(address, meddle)
         assert send(requester, 5) == manifest(5).version
-        assert len(processes) == 2 and CHUNKS < requester.chunks <= 2 * CHUNKS + 1
+        assert len(processes) == 2 and RANGES < requester.ranges <= 2 * RANGES + 1
         assert served(address) == (5, 5)
         requester.close()
     finally:
         kill(processes[-1])
 
 
-def test_damaged_chunks_are_sent_again_but_not_for_ever(tmp_path: Path) -> None:
-    def once(count: int, body: dict[str, Any]) -> None:
+def test_damaged_ranges_are_sent_again_but_not_for_ever(tmp_path: Path) -> None:
+    def once(count: int, message: Message) -> None:
         if count in (2, 5):
-            body["hash"] = "0" * 16
+            message.body["hash"] = "0" * 16
 
-    def always(count: int, body: dict[str, Any]) -> None:
-        if body["index"] == 4:
-            body["hash"] = "0" * 16
+    def always(count: int, message: Message) -> None:
+        if message.body["offset"] == 64:
+            message.body["hash"] = "0" * 16
 
-    with chunk_server(f"ipc://{tmp_path}/policy") as bound:
+    with range_server(f"ipc://{tmp_path}/policy") as bound:
         requester = Meddler(bound, once)
-        assert send(requester, 1) == manifest(1).version and requester.chunks == CHUNKS + 2
+        assert send(requester, 1) == manifest(1).version and requester.ranges == RANGES + 2
         requester.meddle = always
-        with pytest.raises(MessageError, match="chunk 4 arrived damaged"):
+        with pytest.raises(MessageError, match="bytes 64 to 80 arrived damaged"):
             send(requester, 2)
-        assert requester.chunks < 3 * CHUNKS + TRIES
+        assert requester.ranges < 3 * RANGES + DAMAGED
         assert served(bound) == (1, 1)
         requester.close()
 
 
 def test_two_learners_at_once_never_mix(tmp_path: Path) -> None:
-    with chunk_server(f"ipc://{tmp_path}/policy") as bound, asked_all_the_while(bound) as pairs:
+    with range_server(f"ipc://{tmp_path}/policy") as bound, asked_all_the_while(bound) as pairs:
         said: dict[int, Version | EmbodiedError] = {}
 
         def learn(first: int) -> None:

@@ -107,6 +107,6 @@ def test_what_the_server_says_of_itself(address: str) -> None:
     client.hello()
     assert client.status(follow={"name": "arm", "serving": ""})["policy"] == "looker" and client.build == {}
     with pytest.raises(UserError):
-        client.point("held")
+        client.set_active("held")
     with pytest.raises(UserError, match="another"):
         RemoteClient(address, 20.0, policy="another").hello()

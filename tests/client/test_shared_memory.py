@@ -10,8 +10,8 @@ from embodied.client.shared_memory import Lender
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import MessageError, NotShared
 from embodied.noise import normal
+from embodied.runtime.slots import push_slots
 from embodied.serving.core import ServerCore
-from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.shared_memory import SharedMemoryReader
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
@@ -72,7 +72,7 @@ def test_announcements_are_read_as_they_were_written(shapes: dict[str, list[int]
 
 def test_a_station_answers_from_shared_memory_and_from_frames_alike() -> None:
     host = VersionedPolicy(Sums())
-    station = ServerCore({"sums": PolicySlot.of(host)})
+    station = ServerCore(push_slots(host))
     lender, answers = Lender(), []
     for number, (rows, seed) in enumerate([(1, 0), (1, 1), (3, 2), (1, 3), (5, 4)], 1):
         arrays = asked(seen(rows, seed))

@@ -9,8 +9,8 @@ import pytest
 from embodied.client import RemoteClient
 from embodied.data import Observation, Rows
 from embodied.errors import DataError
+from embodied.runtime.slots import push_slot, push_slots
 from embodied.serving.core import LOCAL, ServerCore
-from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, Stream
@@ -41,7 +41,7 @@ def observation(*texts: bytes) -> Observation:
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_requests_of_the_same_batch_are_answered_at_once(wrong: bytes) -> None:
     now = 100.0
-    station = ServerCore({"film": PolicySlot.of(make_host())}, max_wait_s=0.5, clock=lambda: now)
+    station = ServerCore({"film": push_slot(make_host())}, max_wait_s=0.5, clock=lambda: now)
     for id, texts in enumerate([(b"go", b"reach"), (b"go", wrong), (b"x" * 64,)], start=1):
         seen = observation(*texts)
         arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
@@ -57,7 +57,7 @@ def test_requests_of_the_same_batch_are_answered_at_once(wrong: bytes) -> None:
 
 
 def _serve(address: str, pipe: Connection) -> None:
-    serve(make_host(), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(push_slots(make_host()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 def test_a_server_goes_on_after_empty_instructions(tmp_path: Path) -> None:

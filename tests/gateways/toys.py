@@ -17,7 +17,7 @@ from embodied.gateways.launcher import Gateways
 from embodied.gateways.openpi import messages as openpi
 from embodied.gateways.openpi.server import OpenpiSettings, run
 from embodied.noise import normal
-from embodied.serving.policy_slot import PolicySlot
+from embodied.runtime.slots import push_slot
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
@@ -114,7 +114,7 @@ class PolicyProcess:
 
 
 def _serve(address: str, spec: PolicySpec, busy: Event, gate: Event, pipe: Connection) -> None:
-    desk = PolicySlot.of(VersionedPolicy(ToyPolicy(spec, busy, gate)))
+    desk = push_slot(VersionedPolicy(ToyPolicy(spec, busy, gate)))
 
     def switch() -> None:
         while True:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import Observation
+from embodied.runtime.slots import push_slots
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from tests.serving.tiny import TinyPolicy
@@ -25,4 +26,6 @@ class ShownPolicy(TinyPolicy):
 
 def serve_shown(address: str, pipe: Connection) -> None:
     """A target for `tiny.start_server`."""
-    serve(VersionedPolicy(ShownPolicy()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(
+        push_slots(VersionedPolicy(ShownPolicy())), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2])
+    )

@@ -14,9 +14,9 @@ def test_each_kind_needs_its_permission_and_a_removed_key_is_refused() -> None:
     reader = Caller("reader", frozenset({ACT}))
     pusher = Caller("pusher", frozenset({"push"}))
     world.say("a", "hello", 1, caller=reader)
-    world.say("a", "push", 2, caller=reader, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("a", "point", 3, caller=reader, body={"slot": "pinned", "version": 1})
-    world.say("b", "push", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
+    world.say("a", "offer", 2, caller=reader, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
+    world.say("a", "set_active", 3, caller=reader, body={"slot": "pinned", "version": 1})
+    world.say("b", "offer", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("b", "act", 5, caller=pusher)
     world.say("b", "status", 6, caller=None)
     world.say("b", "status", 7, caller=pusher)
@@ -78,7 +78,7 @@ def test_large_messages_are_counted_by_their_bytes_and_pushes_are_not() -> None:
     refused = [answer for _, answer in world.hear() if answer.kind == "error"]
     assert 5 <= len(refused) <= 7
     for number in range(11, 14):
-        world.say("learner", "push", number, body={"manifest": {}, "padding": "x" * 9000})
+        world.say("learner", "offer", number, body={"manifest": {}, "padding": "x" * 9000})
     assert set(codes(world.hear()).values()) == {"message"}
 
 

@@ -96,9 +96,9 @@ def test_weights_switch_between_batches() -> None:
     world = World()
     world.ask("a", 1)
     world.hear()
-    world.say("learner", "push", 7, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("learner", "push", 8, body={"manifest": manifest(4).to_dict()}, arrays=tensors(4))
-    world.say("learner", "push", 9, body={"manifest": {"policy": "tiny"}})
+    world.say("learner", "offer", 7, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
+    world.say("learner", "offer", 8, body={"manifest": manifest(4).to_dict()}, arrays=tensors(4))
+    world.say("learner", "offer", 9, body={"manifest": {"policy": "tiny"}})
     assert world.station.wait() <= 0.001
     said = world.until({7, 8, 9})
     assert said[7].body == {"number": 5, "hash": manifest(5).version.hash}
@@ -202,11 +202,11 @@ class Hearing:
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []
 
-    def heard(self, session: str, body: Any) -> None:
+    def record_edge(self, session: str, body: Any) -> None:
         self.seen.append((session, body))
 
     def handle(self, message: Message, answer: Any) -> None:
-        answer("push", {"op": "range"})
+        answer("range", {"offset": 0})
 
     def tick(self) -> None:
         raise RuntimeError("a part has a bug")
@@ -219,10 +219,10 @@ def test_status_holds_the_desks_and_followers_are_heard() -> None:
     world = World()
     world.desk.offer = Hearing()
     world.say("edge", "status", 1, body={"follow": {"name": "arm-1", "serving": "3-abc"}})
-    world.say("edge", "credit", 2, body={"op": "range"})
+    world.say("edge", "fetch", 2, body={"offset": 0})
     said = {answer.id: answer for _, answer in world.hear()}
     assert said[1].body["followers"] == 1 and said[1].body["pushes"] == "whole" and said[1].body["policy"] == "tiny"
-    assert said[2].kind == "push" and said[2].body == {"op": "range"}
+    assert said[2].kind == "range" and said[2].body == {"offset": 0}
     assert world.desk.offer.seen == [("edge", {"follow": {"name": "arm-1", "serving": "3-abc"}})]
 
 
@@ -271,7 +271,7 @@ def test_a_server_that_ends_answers_everyone() -> None:
     for id in (1, 2):
         world.ask("a", id, rows=2000)
     world.station.stopping = True
-    for id, kind in enumerate(("act", "hello", "status", "push", "credit", "point", "outcome", "reset"), 3):
+    for id, kind in enumerate(("act", "hello", "status", "offer", "fetch", "set_active", "outcome", "reset"), 3):
         world.say("b", kind, id)
     for kind in ("heartbeat", "bye", "error"):
         world.say("b", kind, 99)
@@ -287,8 +287,10 @@ def test_who_says_goodbye_leaves_its_push() -> None:
     world = World()
     world.desk.receiver = PushReceiver(world.host, world.desk.loader, clock=lambda: world.now)
     for session, number in (("a", 8), ("b", 9), ("c", 4)):
-        world.say(session, "push", number, body={"op": "begin", "manifest": manifest(number).to_dict()})
-    assert codes(world.hear()) == {8: "", 9: "", 4: "busy"}
+        world.say(session, "offer", number, body={"manifest": manifest(number).to_dict()})
+    said = [(answer.id, answer.kind, answer.body.get("code")) for _, answer in world.hear()]
+    assert said == [(8, "fetch", None), (9, "fetch", None), (4, "error", "busy")]
     world.say("b", "bye")
-    world.say("c", "push", 5, body={"op": "begin", "manifest": manifest(4).to_dict()})
-    assert codes(world.hear()) == {5: ""}
+    world.say("c", "offer", 5, body={"manifest": manifest(4).to_dict()})
+    said = [(answer.id, answer.kind, answer.body.get("code")) for _, answer in world.hear()]
+    assert said == [(9, "error", "busy"), (5, "fetch", None)], "the departed one's version gives way"

@@ -10,6 +10,7 @@ import pytest
 
 from embodied.client import RemoteClient
 from embodied.errors import DeadlineExceeded, EmbodiedError, Unauthorized
+from embodied.runtime.slots import push_slots
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.credentials import add_client, create_server, list_clients, remove_client
@@ -22,7 +23,12 @@ LONG, SHORT = 30.0, 1.0
 def _serve(keys: str, log: str, pipe: Connection) -> None:
 
     logging.basicConfig(filename=log)
-    serve(VersionedPolicy(TinyPolicy()), "tcp://127.0.0.1:0", keys, lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(
+        push_slots(VersionedPolicy(TinyPolicy())),
+        "tcp://127.0.0.1:0",
+        keys,
+        lambda line: pipe.send(line.rpartition(" at ")[2]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +85,13 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
         for name, permissions in {"actor": ("act",), "learner": ("act", "push"), "admin": ("administer",)}.items()
     )
     assert ask(actor, "status") == ask(learner, "status") == ask(admin, "status") == "status"
-    assert ask(actor, "push", op="begin") == "unauthorized"
-    assert ask(actor, "point", slot="held", version=None) == "unauthorized"
-    assert ask(learner, "point", slot="held", version=None) == "unauthorized"
+    assert ask(actor, "offer") == "unauthorized"
+    assert ask(actor, "set_active", slot="held", version=None) == "unauthorized"
+    assert ask(learner, "set_active", slot="held", version=None) == "unauthorized"
     # What follows is malformed, or more than this server keeps, and refused for that, which is the point.
-    assert ask(learner, "push", op="begin") not in ("unauthorized", "deadline")
-    assert ask(admin, "point", slot="held", version=None) not in ("unauthorized", "deadline")
-    assert ask(admin, "push", op="begin") == "unauthorized"
+    assert ask(learner, "offer") not in ("unauthorized", "deadline")
+    assert ask(admin, "set_active", slot="held", version=None) not in ("unauthorized", "deadline")
+    assert ask(admin, "offer") == "unauthorized"
     assert ask(admin, "act") == "unauthorized"
 
 
@@ -93,7 +99,7 @@ def test_the_refusal_says_what_would_help(served: tuple[str, Path, Path]) -> Non
     address, folder, _ = served
     asking = Requester(address, "policy server", keys=client(folder, "curious", "act"))
     with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious permission=act,administer$"):
-        asking.request("point", body={"slot": "held", "version": None}, timeout_s=LONG)
+        asking.request("set_active", body={"slot": "held", "version": None}, timeout_s=LONG)
     asking.close()
 
 
@@ -113,11 +119,11 @@ def test_a_revoked_client_is_refused_while_it_is_connected(
 def test_changed_roles_count_while_it_is_connected(served: tuple[str, Path, Path], ask: Callable[..., str]) -> None:
     folder = served[1]
     riser = client(folder, "riser", "act")
-    assert ask(riser, "push", op="begin") == "unauthorized"
+    assert ask(riser, "offer") == "unauthorized"
     client(folder, "riser", "act", "push")
-    assert _until(lambda: str(ask(riser, "push", op="begin") != "unauthorized"), "True")
+    assert _until(lambda: str(ask(riser, "offer") != "unauthorized"), "True")
     client(folder, "riser", "act")
-    assert _until(lambda: ask(riser, "push", op="begin"), "unauthorized")
+    assert _until(lambda: ask(riser, "offer"), "unauthorized")
 
 
 def test_strangers_get_no_answer_and_are_told_of_keys(served: tuple[str, Path, Path], tmp_path: Path) -> None:

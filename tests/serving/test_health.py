@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from embodied.errors import UserError
+from embodied.runtime.slots import push_slots
 from embodied.serving import health
 from embodied.serving.health import HealthServer, judge
 from embodied.serving.metrics_page import MetricsPage, number
@@ -289,7 +290,7 @@ def test_without_prometheus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_real_server_starts_is_well_hangs_and_ends() -> None:
-    made = PolicyServer(VersionedPolicy(TinyPolicy()), "tcp://127.0.0.1:0")
+    made = PolicyServer(push_slots(VersionedPolicy(TinyPolicy())), "tcp://127.0.0.1:0")
     assert "starting" in judge(made.snapshot, time.monotonic(), 10.0)[1]
     stop = threading.Event()
     thread = threading.Thread(target=made.run, args=(stop,))

@@ -13,8 +13,8 @@ import pytest
 import zmq
 
 from embodied.client import RemoteClient
+from embodied.runtime.slots import push_slots
 from embodied.serving.core import ServerCore
-from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.rate_limits import Rates
 from embodied.serving.server import PolicyServer
 from embodied.serving.versioned_policy import VersionedPolicy
@@ -45,7 +45,7 @@ def messages() -> list[list[bytes]]:
     seen = observation(3)
     act = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
     outcome = {**rows_to_arrays(seen.rows), "outcomes": np.array([1, 2, 3], np.uint8)}
-    begin = {"op": "begin", "manifest": manifest(9).to_dict(), "signature": "", "back": False, "memory": ""}
+    offer = {"manifest": manifest(9).to_dict(), "signature": "", "back": False, "memory": ""}
     label = manifest(9).label
     plain = [
         ("hello", {"env": BODY.to_dict(), "agents": ["robot"], "priority": "robot"}, {}),
@@ -54,12 +54,11 @@ def messages() -> list[list[bytes]]:
         ("reset", {}, {}),
         ("outcome", {}, outcome),
         ("status", {"follow": {"name": "edge", "serving": label}}, {}),
-        ("push", begin, {}),
-        ("push", {"op": "chunk", "version": label, "index": 0, "hash": "0" * 16}, {"data": np.zeros(100, np.uint8)}),
-        ("push", {"op": "commit", "version": label}, {}),
-        ("credit", {"op": "manifest", "version": ""}, {}),
-        ("credit", {"op": "range", "version": label, "offset": 0, "size": 100}, {}),
-        ("point", {"slot": "pinned", "version": 3, "note": ""}, {}),
+        ("offer", offer, {}),
+        ("range", {"version": label, "offset": 0, "hash": "0" * 16}, {"data": np.zeros(100, np.uint8)}),
+        ("fetch", {"version": ""}, {}),
+        ("fetch", {"version": label, "offset": 0, "size": 100}, {}),
+        ("set_active", {"slot": "pinned", "version": 3, "note": ""}, {}),
         ("heartbeat", {}, {}),
         ("bye", {}, {}),
         *((kind, {}, {}) for kind in sorted(KINDS)),
@@ -132,7 +131,7 @@ def mutants(count: int, seed: int) -> Iterator[list[bytes]]:
 def station() -> ServerCore:
     host = VersionedPolicy(TinyPolicy())
     host.switch(VERSION, tensors(5))
-    return ServerCore({SPEC.name: PolicySlot.of(host)}, rates=Rates(0, 0))
+    return ServerCore(push_slots(host), rates=Rates(0, 0))
 
 
 COUNTS = [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
@@ -193,7 +192,7 @@ def test_a_server_outlives_mutants(count: int) -> None:
 
 def test_nothing_on_the_wire_stops_a_server() -> None:
     host = VersionedPolicy(TinyPolicy())
-    server, stop = PolicyServer({SPEC.name: PolicySlot.of(host)}, "tcp://127.0.0.1:0"), threading.Event()
+    server, stop = PolicyServer(push_slots(host), "tcp://127.0.0.1:0"), threading.Event()
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,), daemon=True)
     thread.start()

@@ -31,13 +31,13 @@ ANSWER = Answer("s", lambda *_: None, lambda _: None)
 
 def test_each_part_gets_its_kind_and_all_are_ticked() -> None:
     host = VersionedPolicy(TinyPolicy())
-    parts = {kind: Noted(kind) for kind in ("push", "credit", "point")}
-    desk = PolicySlot(host, Loader(host), parts["push"], parts["credit"], parts["point"])
+    parts = {kind: Noted(kind) for kind in ("offer", "fetch", "set_active")}
+    desk = PolicySlot(host, Loader(host), parts["offer"], parts["fetch"], parts["set_active"])
     for kind in parts:
         desk.handle(Message(kind), ANSWER)
     desk.tick()
     assert all(part.kinds == [kind] and part.ticks == 1 for kind, part in parts.items())
-    assert desk.status() == {"push": 1, "credit": 1, "point": 1}
+    assert desk.status() == {"offer": 1, "fetch": 1, "set_active": 1}
     with pytest.raises(MessageError, match="no desk takes act"):
         desk.handle(Message("act"), ANSWER)
     desk.close()
@@ -45,7 +45,7 @@ def test_each_part_gets_its_kind_and_all_are_ticked() -> None:
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(UserError, match="keeps no versions"):
-        whole_desk().handle(Message("credit"), ANSWER)
+        whole_desk().handle(Message("fetch"), ANSWER)
     host = VersionedPolicy(TinyPolicy())
     with pytest.raises(UserError, match="takes no pushes"):
-        PolicySlot(host, Loader(host), None).handle(Message("push"), ANSWER)
+        PolicySlot(host, Loader(host), None).handle(Message("offer"), ANSWER)

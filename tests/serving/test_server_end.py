@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from embodied.data import ActionChunk, Observation
+from embodied.runtime.slots import push_slot
 from embodied.serving import server as serving
-from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import PolicyServer
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.message import Message, decode, encode
@@ -38,7 +38,7 @@ class Room:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.policy, self.stop = Gated(), threading.Event()
-        self.desk = PolicySlot.of(VersionedPolicy(self.policy))
+        self.desk = push_slot(VersionedPolicy(self.policy))
         self.server = PolicyServer({"tiny": self.desk}, f"ipc://{path}/policy", **options)
         self.address = self.server.open()
         self.thread = threading.Thread(target=self.server.run, args=(self.stop,))

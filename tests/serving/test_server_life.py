@@ -16,6 +16,7 @@ from embodied.errors import (
     InfrastructureError,
     Unauthorized,
 )
+from embodied.runtime.slots import push_slots
 from embodied.serving.server import PolicyServer, serve
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.addresses import create_keys
@@ -46,7 +47,7 @@ class Stuck(TinyPolicy):
 
 
 def _serve_stuck(address: str, pipe: Connection) -> None:
-    serve(VersionedPolicy(Stuck()), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(push_slots(VersionedPolicy(Stuck())), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 def test_a_second_signal_ends_a_server_that_hangs(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ class Counting(TinyPolicy):
 
 def test_the_policy_is_warm_before_anybody_can_call(tmp_path: Path) -> None:
     policy, stop = Counting(), threading.Event()
-    server = PolicyServer(VersionedPolicy(policy), f"ipc://{tmp_path}/policy")
+    server = PolicyServer(push_slots(VersionedPolicy(policy)), f"ipc://{tmp_path}/policy")
     opened = server.open
 
     def listen() -> str:
@@ -100,7 +101,7 @@ def test_a_policy_that_fails_at_the_start_is_named_in_one_line(tmp_path: Path) -
             raise RuntimeError("CUDA out of memory")
 
     with pytest.raises(InfrastructureError, match="CUDA out of memory") as caught:
-        serve(VersionedPolicy(Broken()), f"ipc://{tmp_path}/policy")
+        serve(push_slots(VersionedPolicy(Broken())), f"ipc://{tmp_path}/policy")
     assert "policy tiny" in caught.value.where and not (tmp_path / "policy").exists()
 
 
@@ -111,7 +112,7 @@ def test_another_thread_sees_a_hang(tmp_path: Path) -> None:
             return super().act(observation, noise_keys, mode)
 
     go, stop = threading.Event(), threading.Event()
-    server = PolicyServer(VersionedPolicy(Waits()), f"ipc://{tmp_path}/policy")
+    server = PolicyServer(push_slots(VersionedPolicy(Waits())), f"ipc://{tmp_path}/policy")
     assert not server.snapshot["ready"] and server.snapshot["computing_since"] is None
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,))
@@ -137,17 +138,17 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
     robot, learner = add_client(folder, "robot", {"act"}), add_client(folder, "learner", {"act", "push"})
     assert robot is not None and learner is not None
     stop = threading.Event()
-    server = PolicyServer(VersionedPolicy(TinyPolicy()), "tcp://127.0.0.1:0", keys=folder)
+    server = PolicyServer(push_slots(VersionedPolicy(TinyPolicy())), "tcp://127.0.0.1:0", keys=folder)
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,))
     thread.start()
     one, two = (RemoteClient(address, timeout_s=20, keys=keys) for keys in (robot, learner))
     assert one.hello(BODY) == SPEC
-    with pytest.raises(Unauthorized, match="robot may not send push"):
+    with pytest.raises(Unauthorized, match="robot may not send offer"):
         one.push(manifest(3), tensors(3))
     assert two.push(manifest(3), tensors(3)) == one.version() == manifest(3).version
     with pytest.raises(Unauthorized, match="permission administer"):
-        two.point("pinned", 3)
+        two.set_active("pinned", 3)
     remove_client(folder, "robot")
     limit = time.monotonic() + 30
     with pytest.raises(Unauthorized, match="not let in any more"):
@@ -164,7 +165,10 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
 
 def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-untyped-def]
     serve(
-        VersionedPolicy(TinyPolicy()), address, keys=keys, announce=lambda line: pipe.send(line.rpartition(" at ")[2])
+        push_slots(VersionedPolicy(TinyPolicy())),
+        address,
+        keys=keys,
+        announce=lambda line: pipe.send(line.rpartition(" at ")[2]),
     )
 
 

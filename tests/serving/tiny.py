@@ -16,6 +16,7 @@ from embodied.client import RemoteClient
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import WeightsRefused
 from embodied.noise import normal
+from embodied.runtime.slots import push_slots
 from embodied.serving.answer import Answer
 from embodied.serving.loader import Loader
 from embodied.serving.policy_slot import PolicySlot
@@ -96,6 +97,9 @@ class WholePushes:
 
         self._loader.submit(lambda: (said, message.arrays), "push", done)
 
+    def leave(self, session: str) -> None:
+        pass
+
     def tick(self) -> None:
         pass
 
@@ -149,7 +153,7 @@ def _serve(address: str, pipe: Connection) -> None:
         assert line.startswith("serving policy tiny")
         pipe.send(line.rpartition(" at ")[2])
 
-    serve(VersionedPolicy(TinyPolicy()), address, announce=announce)
+    serve(push_slots(VersionedPolicy(TinyPolicy())), address, announce=announce)
     pipe.send("drained")
 
 

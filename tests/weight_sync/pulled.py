@@ -54,7 +54,7 @@ class FakeLink:
         assert policy == "served" and body is not None and timeout_s is not None
         self._id += 1
         self._limits[self._id] = self.clock.now + timeout_s
-        if body.get("op") == "range":
+        if "offset" in body:
             self.asked[body["version"], body["offset"], body["size"]] += 1
             self.sent.append((self.clock.now, body["size"]))
         self._unsent.append(Message(kind, self._id, body=dict(body)))
@@ -104,7 +104,7 @@ class FakeLink:
     def _answer(self, message: Message) -> Message | EmbodiedError:
         self.offer.tick()
         if message.kind == "status":
-            self.offer.heard("session", message.body)
+            self.offer.record_edge("session", message.body)
             return Message("status", message.id, body=dict(self.offer.status()))
         found: list[Message] = []
         answer = Answer(

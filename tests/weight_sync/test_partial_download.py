@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from embodied.errors import InfrastructureError, MessageError
 from embodied.weight_sync.partial_download import PartialDownload, sweep
-from embodied.weights.transfer import chunk_hash
+from embodied.weights.transfer import range_hash
 
 LABEL, CONTENT = "3-ab12cd34ef56", "a" * 64
 DATA = np.random.default_rng(0).integers(0, 255, 1000, dtype=np.uint8)
@@ -20,7 +20,7 @@ DATA = np.random.default_rng(0).integers(0, 255, 1000, dtype=np.uint8)
 
 def write(spool: PartialDownload, start: int, end: int) -> None:
     part = DATA[start:end]
-    spool.write(start, part, chunk_hash(part))
+    spool.write(start, part, range_hash(part))
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,11 +90,11 @@ def test_another_content_under_the_label_starts_anew(tmp_path: Path) -> None:
 def test_damaged_and_foreign_ranges_are_refused(tmp_path: Path) -> None:
     with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
         with pytest.raises(MessageError, match="bytes 0 to 10 arrived damaged"):
-            spool.write(0, DATA[:10], chunk_hash(DATA[:9]))
+            spool.write(0, DATA[:10], range_hash(DATA[:9]))
         with pytest.raises(MessageError, match="bytes 995 to 1005 of 1000"):
-            spool.write(995, DATA[:10], chunk_hash(DATA[:10]))
+            spool.write(995, DATA[:10], range_hash(DATA[:10]))
         with pytest.raises(MessageError, match="bytes -1 to 9"):
-            spool.write(-1, DATA[:10], chunk_hash(DATA[:10]))
+            spool.write(-1, DATA[:10], range_hash(DATA[:10]))
         assert spool.received == 0
 
 

@@ -49,12 +49,12 @@ class Server:
         self.settle(lambda: self.host.version.number == number and not self.loader.busy)
         return True
 
-    def point(self, id: int = 1, **body: Any) -> Mapping[str, Any] | EmbodiedError:
+    def set_active(self, id: int = 1, **body: Any) -> Mapping[str, Any] | EmbodiedError:
         count = len(self.answers)
         answer = Answer(
             "session", lambda kind, body, _: self.answers.append((kind, body)), lambda e: self.answers.append(e)
         )
-        self.follower.handle(Message("point", id, "session", "tiny", body=body), answer)
+        self.follower.handle(Message("set_active", id, "session", "tiny", body=body), answer)
         self.settle(lambda: len(self.answers) > count)
         said = self.answers[-1]
         if isinstance(said, EmbodiedError):
@@ -168,11 +168,11 @@ def test_a_damaged_version_is_not_pointed_at(server: Server) -> None:
     file = server.registry.path("tiny", server.registry.find("tiny", 2)) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     for id, slot in enumerate(("pinned", "serving")):
-        refused = server.point(id=id, slot=slot, version=2)
+        refused = server.set_active(id=id, slot=slot, version=2)
         assert isinstance(refused, CorruptFile) and str(file) in refused.where
     status = server.follower.status()
     assert (status["pinned"], status["held"], server.host.version.number) == ("", None, 3)
-    said = server.point(id=9, slot="serving", version=None)
+    said = server.set_active(id=9, slot="serving", version=None)
     assert not isinstance(said, EmbodiedError) and said["wanted"].startswith("1-"), "the damaged one is passed over"
     assert server.serves(1)
 
@@ -239,21 +239,21 @@ def test_a_point_moves_the_pointers_and_is_answered_when_they_have_moved(server:
         publish(server.registry)
     assert server.serves(4)
     labels = {v.number: v.label for v in server.registry.versions("tiny")}
-    said = server.point(slot="pinned", version=2)
+    said = server.set_active(slot="pinned", version=2)
     assert said == {"wanted": labels[2], "pinned": labels[2], "held": None}
     assert server.serves(2)
-    assert isinstance(server.point(slot="serving", version=None), UserError)
-    assert server.point(slot="pinned", version=None) == {"wanted": labels[4], "pinned": "", "held": None}
+    assert isinstance(server.set_active(slot="serving", version=None), UserError)
+    assert server.set_active(slot="pinned", version=None) == {"wanted": labels[4], "pinned": "", "held": None}
     for _ in range(3):  # sent again after a lost connection
-        said = server.point(id=7, slot="serving", version=None, note="drops it", by="anna@lab")
+        said = server.set_active(id=7, slot="serving", version=None, note="drops it", by="anna@lab")
         assert not isinstance(said, EmbodiedError) and said["wanted"] == labels[3]
         assert (said["held"]["by"], said["held"]["note"]) == ("anna@lab", "drops it")
     assert server.serves(3)
-    said = server.point(id=8, slot="serving", version=labels[1])
+    said = server.set_active(id=8, slot="serving", version=labels[1])
     assert not isinstance(said, EmbodiedError) and said["wanted"] == labels[1] and said["held"]["by"] == "session"
-    assert server.point(slot="held", version=None) == {"wanted": labels[1], "pinned": "", "held": None}
+    assert server.set_active(slot="held", version=None) == {"wanted": labels[1], "pinned": "", "held": None}
     assert server.serves(1)
-    refused = server.point(slot="pinned", version=99)
+    refused = server.set_active(slot="pinned", version=99)
     assert isinstance(refused, EmbodiedError) and "versions kept: 1, 2, 3, 4" in refused.line()
 
 
@@ -264,9 +264,9 @@ def test_a_point_moves_the_pointers_and_is_answered_when_they_have_moved(server:
      {"slot": "held", "version": 1},
      {"slot": "pinned", "version": 2**60}],
 )  # fmt: skip
-def test_a_malformed_point_is_refused(server: Server, body: dict[str, Any]) -> None:
+def test_a_malformed_set_active_is_refused(server: Server, body: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
-        server.point(**body)
+        server.set_active(**body)
 
 
 def test_another_process_rolls_back_between_two_answers(server: Server, tmp_path: Path) -> None:

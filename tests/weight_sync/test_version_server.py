@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from embodied.errors import Busy, CorruptFile, EmbodiedError, MessageError, WeightsRefused
 from embodied.serving.answer import Answer
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.version_server import RANGE, VersionServer
+from embodied.weight_sync.version_server import VersionServer
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
-from embodied.weights.transfer import Content, chunk_hash
+from embodied.weights.transfer import RANGE_BYTES, Content, range_hash
 from embodied.wire.message import Message, decode, encode
 from tests.serving.tiny import SPEC, TinyPolicy, manifest, tensors
 
@@ -40,7 +40,7 @@ def ask(offer: VersionServer, **body: Any) -> Message:
     def refuse(error: EmbodiedError) -> None:
         raise error
 
-    offer.handle(Message("credit", 1, body=body), Answer("session", send, refuse))
+    offer.handle(Message("fetch", 1, body=body), Answer("session", send, refuse))
     return found[0]
 
 
@@ -68,17 +68,15 @@ def test_any_range_is_what_the_content_says(tmp_path: Path, data: st.DataObject)
     size = data.draw(st.integers(1, content.nbytes - offset))
     answer = ask(
         VersionServer(VersionedPolicy(TinyPolicy()), registry=registry),
-        op="range",
         version=version,
         offset=offset,
         size=size,
     )
-    np.testing.assert_array_equal(answer.arrays["data"], content.read(offset, offset + size))
+    np.testing.assert_array_equal(answer.arrays["data"], content.read(offset, size))
     assert answer.body == {
-        "op": "range",
         "version": version,
         "offset": offset,
-        "hash": chunk_hash(answer.arrays["data"]),
+        "hash": range_hash(answer.arrays["data"]),
     }
 
 
@@ -90,14 +88,14 @@ def test_manifests_of_the_registry_and_of_the_version_wanted(tmp_path: Path) -> 
     now = 0.0
     assert offer.status()["wanted"] == ""
     with pytest.raises(WeightsRefused, match="initial weights are served"):
-        ask(offer, op="manifest", version="")
+        ask(offer, version="")
     first, second = publish(registry, tensors(1)), publish(registry, tensors(2))
     now = 1.0
     assert offer.status()["wanted"] == second.label
-    answer = ask(offer, op="manifest", version="")
+    answer = ask(offer, version="")
     assert Manifest.from_dict(answer.body["manifest"]) == second
     assert answer.body["build"] == {"_target_": "policies.mlp.build"} and answer.body["signature"] == ""
-    assert ask(offer, op="manifest", version=first.label).body["manifest"]["number"] == 1
+    assert ask(offer, version=first.label).body["manifest"]["number"] == 1
     registry.pin("tiny", 1)
     now = 2.0
     assert offer.status()["wanted"] == first.label
@@ -111,16 +109,16 @@ def test_what_a_host_serves_is_offered_without_a_registry() -> None:
     label = host.version.label
     assert offer.status()["wanted"] == label
     content = Content(tensors(3))
-    whole = ask_until(offer, op="range", version=label, offset=0, size=content.nbytes)
+    whole = ask_until(offer, version=label, offset=0, size=content.nbytes)
     np.testing.assert_array_equal(whole.arrays["data"], content.read(0, content.nbytes))
     host.switch(manifest(4), tensors(4))
-    again = ask(offer, op="range", version=label, offset=5, size=9)  # the copy goes on while somebody asks
-    np.testing.assert_array_equal(again.arrays["data"], content.read(5, 14))
+    again = ask(offer, version=label, offset=5, size=9)  # the copy goes on while somebody asks
+    np.testing.assert_array_equal(again.arrays["data"], content.read(5, 9))
     now = 70.0
     offer.tick()
     with pytest.raises(WeightsRefused, match=f"version {label} is not kept here.*ask for {host.version.label}"):
-        ask(offer, op="range", version=label, offset=0, size=1)
-    ask_until(offer, op="range", version=host.version.label, offset=0, size=1)
+        ask(offer, version=label, offset=0, size=1)
+    ask_until(offer, version=host.version.label, offset=0, size=1)
 
 
 def test_a_copy_that_was_switched_in_between_is_refused() -> None:
@@ -132,7 +130,7 @@ def test_a_copy_that_was_switched_in_between_is_refused() -> None:
     host.switch(manifest(3), tensors(3))
     offer = VersionServer(host)
     with pytest.raises(WeightsRefused, match="is served no more"):
-        ask_until(offer, op="range", version=host.version.label, offset=0, size=1)
+        ask_until(offer, version=host.version.label, offset=0, size=1)
 
 
 def test_a_deleted_version_stays_readable_while_it_is_asked_for(tmp_path: Path) -> None:
@@ -140,16 +138,16 @@ def test_a_deleted_version_stays_readable_while_it_is_asked_for(tmp_path: Path) 
     registry = Registry(tmp_path, keep=1)
     offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry, clock=lambda: now)
     first = publish(registry, tensors(1)).label
-    ask(offer, op="range", version=first, offset=0, size=1)
+    ask(offer, version=first, offset=0, size=1)
     second = publish(registry, tensors(2)).label
     for _ in range(5):
         now += 50.0
         offer.tick()
-        ask(offer, op="range", version=first, offset=0, size=1)
+        ask(offer, version=first, offset=0, size=1)
     now += 61.0
     offer.tick()
     with pytest.raises(WeightsRefused, match=f"not kept here.*ask for {second}"):
-        ask(offer, op="range", version=first, offset=0, size=1)
+        ask(offer, version=first, offset=0, size=1)
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
@@ -157,26 +155,26 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
     labels = [publish(registry, tensors(tag)).label for tag in range(12)]
     for label in labels:
-        ask(offer, op="range", version=label, offset=0, size=1)
+        ask(offer, version=label, offset=0, size=1)
     assert len(offer._open) == 8
-    ask(offer, op="range", version=labels[0], offset=0, size=1)
+    ask(offer, version=labels[0], offset=0, size=1)
 
 
 @pytest.mark.parametrize(
     "body",
     [
         {},
-        {"op": "range"},
-        {"op": "erase", "version": ""},
-        {"op": "manifest", "version": 7},
-        {"op": "manifest", "version": "../../etc"},
-        {"op": "range", "version": "", "offset": -1, "size": 5},
-        {"op": "range", "version": "", "offset": 0, "size": 0},
-        {"op": "range", "version": "", "offset": 0, "size": RANGE + 1},
-        {"op": "range", "version": "", "offset": 95, "size": 6},
-        {"op": "range", "version": "", "offset": 2**62, "size": 2**62},
-        {"op": "range", "version": "", "offset": True, "size": 1},
-        {"op": "range", "version": "", "offset": 1.0, "size": "all"},
+        {},
+        {"version": "", "offset": None, "size": 5},
+        {"version": 7},
+        {"version": "../../etc"},
+        {"version": "", "offset": -1, "size": 5},
+        {"version": "", "offset": 0, "size": 0},
+        {"version": "", "offset": 0, "size": RANGE_BYTES + 1},
+        {"version": "", "offset": 95, "size": 6},
+        {"version": "", "offset": 2**62, "size": 2**62},
+        {"version": "", "offset": True, "size": 1},
+        {"version": "", "offset": 1.0, "size": "all"},
     ],
 )
 def test_malformed_requests_are_named(tmp_path: Path, body: dict[str, Any]) -> None:
@@ -190,24 +188,24 @@ def test_unknown_versions_and_damaged_files(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
     with pytest.raises(WeightsRefused, match="version 5-0123456789ab is not kept here"):
-        ask(offer, op="manifest", version="5-0123456789ab")
+        ask(offer, version="5-0123456789ab")
     path = registry.path("tiny", publish(registry, tensors(1)).version) / "model.safetensors"
     whole = path.read_bytes()
     for harmed in (b"", whole[:4], b"\xff" * 8 + whole[8:], whole[:8] + b"x" * (len(whole) - 8), whole[:-8]):
         path.write_bytes(harmed)
         with pytest.raises(CorruptFile, match="safetensors"):
-            ask(offer, op="range", version=path.parent.name, offset=0, size=100)
+            ask(offer, version=path.parent.name, offset=0, size=100)
     path.write_bytes(whole)
-    assert ask(offer, op="range", version=path.parent.name, offset=0, size=100).arrays["data"].size == 100
+    assert ask(offer, version=path.parent.name, offset=0, size=100).arrays["data"].size == 100
 
 
 def test_followers_are_heard_bounded_and_forgotten() -> None:
     now = 0.0
     offer = VersionServer(VersionedPolicy(TinyPolicy()), clock=lambda: now)
     label = Version(3, "ab12cd34ef56").label
-    offer.heard("s1", {"follow": {"name": "arm-1", "serving": ""}})
+    offer.record_edge("s1", {"follow": {"name": "arm-1", "serving": ""}})
     now = 5.0
-    offer.heard("s1", {"follow": {"name": "arm-2", "serving": label}})
+    offer.record_edge("s1", {"follow": {"name": "arm-2", "serving": label}})
     now = 7.0
     assert offer.status()["followers"] == {
         "arm-1": {"serving": "", "heard_s": 7.0},
@@ -216,12 +214,12 @@ def test_followers_are_heard_bounded_and_forgotten() -> None:
     for follow in (None, 3, {}, {"name": "", "serving": ""}, {"name": "x" * 101, "serving": ""}, {"name": "x"},
                    {"name": "x", "serving": "latest"}):  # fmt: skip
         with pytest.raises(MessageError):
-            offer.heard("s1", {"follow": follow})
+            offer.record_edge("s1", {"follow": follow})
     for i in range(300):
-        offer.heard("s2", {"follow": {"name": f"many-{i}", "serving": ""}})
+        offer.record_edge("s2", {"follow": {"name": f"many-{i}", "serving": ""}})
     assert len(offer.status()["followers"]) == 256 and "many-299" in offer.status()["followers"]
     now = 3606.0
-    offer.heard("s1", {"follow": {"name": "arm-3", "serving": ""}})
+    offer.record_edge("s1", {"follow": {"name": "arm-3", "serving": ""}})
     now = 3608.0
     offer.tick()
     assert list(offer.status()["followers"]) == ["arm-3"]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation
+from embodied.runtime.slots import push_slots
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 AGENT = AgentSpec(
@@ -65,7 +66,7 @@ def embodied(address: str, policy: Any, rows: int) -> None:
     def announce(line: str) -> None:
         print(line.rpartition(" at ")[2], flush=True)
 
-    serve(VersionedPolicy(policy), address, announce=announce, max_rows=rows)
+    serve(push_slots(VersionedPolicy(policy)), address, announce=announce, max_rows=rows)
 
 
 def mlp(address: str, rows: int) -> None:
