@@ -1,8 +1,10 @@
-"""Many envs of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
+"""Environments of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import mujoco
@@ -10,16 +12,17 @@ import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows, Rule
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
+from embodied.spec import AgentSpec, EnvSpec
 from simulators.randomise import draw
 from simulators.randomise.envs import RandomisedEnvs
 from simulators.randomise.ranges import Ranges
 from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
-from simulators.senses import Senses, Streams, with_cameras
+from simulators.senses import Senses, Streams, named, observation, with_cameras
 from simulators.starts import ResetsAhead
-from simulators.task import Array, Fields, Start, Task, agent_actions
+from simulators.task import Array, Fields, MultiAgentTask, Start, Task, agent_actions, by_agent
 
 MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
@@ -31,22 +34,55 @@ _log.logto_file = _log.logto_console = False
 _log.set()
 
 
+class _Agent:
+    """One agent's rows in B environments, and which of them act."""
+
+    def __init__(
+        self, name: str, index: int, spec: AgentSpec, actuators: NDArray[np.intp], count: int, first: int
+    ) -> None:
+        self.name, self.limit, self.actuators = name, spec.action_limits, actuators
+        self.rows = Rows.of_envs(count, first, index)
+        self.active = np.zeros(count, bool)
+
+
+@dataclass
+class _Decided:
+    """A step whose controls are set.
+
+    Attributes:
+        live: [B] environments that are stepped.
+        ids: Their indices, or None for all.
+        faulty: [B] environments with a fault so far.
+        executed, rules: Agent name to what `AgentStep` says of its action.
+        applied: [B, U].
+    """
+
+    live: NDArray[np.bool_]
+    ids: NDArray[np.int32] | None
+    faulty: NDArray[np.bool_]
+    executed: dict[str, NDArray[np.float32] | None]
+    rules: dict[str, NDArray[np.uint8] | None]
+    applied: NDArray[np.float64]
+
+
 class BatchEnv:
-    """`num_envs` envs of one task, stepped together, physics on threads.
+    """`num_envs` environments of one task, stepped together, physics on threads.
 
     Args:
-        task: What to simulate.
+        task: The task to simulate.
         num_envs: B.
         num_threads: Physics threads; 0 for one per CPU.
         seed: Draws the episode seeds that `reset` is not given.
-        cameras: Pictures to sense besides the task's streams; closed with the environment.
-        randomise: What differs between episodes besides their starts.
+        cameras: Pictures to sense besides the task's streams, by every agent; closed with the environment.
+        randomise: Differences between episodes besides their starts.
+        first: Global index of the first environment. Environments `first` to `first + B - 1` give the same rows in
+            every process that owns them.
 
     Attributes:
         task: As given.
         batch: The physics; its arrays are live.
-        action_limit: [D], beyond which actions are clipped.
-        draw_seeds: Gives the seeds [M] of the next episodes of envs [M], in place of `seed`; None to derive them.
+        draw_seeds: Gives the seeds [M] of the next episodes of environments [M] (global indices), in place of `seed`;
+            None to derive them.
         Others as in `embodied.rollout.env.Env`; `spec` has the streams of the cameras.
 
     Raises:
@@ -56,25 +92,26 @@ class BatchEnv:
 
     def __init__(
         self,
-        task: Task,
+        task: Task | MultiAgentTask,
         num_envs: int,
         num_threads: int = 0,
         seed: int = 0,
         cameras: Cameras | None = None,
         randomise: Ranges | None = None,
+        first: int = 0,
     ) -> None:
         for value, key, low, high in (
             (num_envs, "num_envs", 1, MAX_ENVS),
             (num_threads, "num_threads", 0, 1024),
             (seed, "seed", 0, 2**63 - 1),
+            (first, "first", 0, 2**31 - 1 - MAX_ENVS),
         ):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
                 raise ConfigError(f"{key} cannot be {value!r}", key, f"choose a whole number from {low} to {high}")
         if cameras is not None:
             cameras.check_memory(num_envs)
-        self.task, self.spec, self.num_envs = task, with_cameras(task.spec, cameras), num_envs
-        self._agent = task.spec.only_agent
-        self.action_limit = task.spec.agents[self._agent].action_limits
+        self.task, self._task = task, by_agent(task)
+        self.spec, self.num_envs, self.first = with_cameras(task.spec, cameras), num_envs, int(first)
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
         self.physics_s, self.faults = 0.0, 0
@@ -84,30 +121,46 @@ class BatchEnv:
         self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
         self._blank = self.batch.state[0].copy()
         self._memory = np.zeros((num_envs, task.memory_size))
-        self._rows = Rows.of_envs(num_envs)
-        self._rows.episode -= 1
+        self._agents = [
+            _Agent(name, index, spec, np.asarray(self._task.actuators[name]), num_envs, first)
+            for index, (name, spec) in enumerate(task.spec.agents.items())
+        ]
+        self._episode = np.full(num_envs, -1, np.int64)
+        self._step = np.zeros(num_envs, np.int32)
+        for agent in self._agents:
+            agent.rows.episode = self._episode
+            if len(self._agents) == 1:
+                agent.rows.step = self._step
         self._seeds = np.zeros(num_envs, np.int64)
-        self._active = np.zeros(num_envs, bool)
-        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for a env that diverges
-        # is reset by MuJoCo, its counts with it, and would show the same again.
+        self._begun = False
+        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for an environment that
+        # diverges is reset by MuJoCo, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
-        # Whose snapshots are taken up: those of envs with the same streams.
-        self._kind = np.full(num_envs, int(task.spec.agents[self._agent].hash, 16), np.int64)
+        self._kind = np.full(num_envs, _kind(task.spec), np.int64)
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
-            self._randomised = RandomisedEnvs(randomise, self.batch, self.spec.agents[self._agent], cameras is not None)
+            self._randomised = RandomisedEnvs(randomise, self.batch, self.spec, cameras is not None)
         if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
             raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
-        self._ahead = ResetsAhead(self._draw, num_envs)
-        self._senses = Senses(task, self.spec, self.batch, cameras, self._randomised)
+        self._ahead = ResetsAhead(self._draw, num_envs, self.first)
+        self._senses = Senses(self._task, self.spec, self.batch, cameras, self._randomised)
+
+    @property
+    def action_limit(self) -> NDArray[np.float32]:
+        """[D] the only agent's limits, beyond which actions are clipped.
+
+        Raises:
+            SpecMismatch: There are several agents.
+        """
+        return self.spec.agents[self.spec.only_agent].action_limits
 
     def reset(
         self, seeds: ArrayLike | None = None, states: Array | None = None
     ) -> tuple[dict[str, Observation], Resets]:
-        """As `Env.reset`; `states` [B, S] are where the episodes start, instead of where their seeds put them.
+        """As `Env.reset`; `states` [B, S] are the starts of the episodes, instead of those that their seeds draw.
 
         Raises:
-            ConfigError: `seeds` is not one integer per env.
+            ConfigError: `seeds` is not one integer per environment.
             SpecMismatch: `states` are of another task.
         """
         if states is not None and states.shape != self.batch.state.shape:
@@ -128,10 +181,14 @@ class BatchEnv:
         return self.observe(), starts
 
     def observe(self) -> dict[str, Observation]:
-        """Agent name to what it senses in the present state."""
-        streams, when = self._sense(None)
-        self._senses.note(streams)
-        return {self._agent: Observation(self._rows.take(slice(None)), streams, when)}
+        """Agent name to its observation [B] of the present state, or to its last one where it is parked."""
+        seen = self._sense(None)
+        if len(self._agents) > 1:
+            for agent in self._agents:
+                self._senses.repeat(agent.name, seen[agent.name], np.flatnonzero(~agent.active))
+        self._senses.note(seen)
+        self._begun = True
+        return {agent.name: observation(agent.rows, seen[agent.name]) for agent in self._agents}
 
     def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
         """As `Env.step`.
@@ -140,84 +197,135 @@ class BatchEnv:
             SpecMismatch: `actions` are not [B, D] of each agent.
             ConfigError: No episode was ever started.
         """
-        return self._step(np.asarray(agent_actions(actions, self.spec)[self._agent], np.float32))
+        decided = self._decide(actions)
+        decided.faulty |= self._advance(decided.ids)
+        return self._conclude(decided)
 
-    def _step(self, actions: NDArray[np.float32]) -> EnvStep:
-        if actions.shape != (self.num_envs, len(self.action_limit)):
-            wanted = (self.num_envs, len(self.action_limit))
-            raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
-        if not self._senses.last:
+    def _decide(self, actions: Mapping[str, NDArray[np.float32]]) -> _Decided:
+        """Begin a step: clip and delay the actions, and set the controls."""
+        requested = agent_actions(actions, self.spec, self.num_envs)
+        if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
-        live = self._active.copy()
-        every = bool(live.all())
-        ids = None if every else np.flatnonzero(live).astype(np.int32)
-
-        faulty = np.isnan(actions).any(axis=1)
-        if faulty.any():
-            actions = np.where(np.isnan(actions), np.float32(0), actions)
-        actions, arrived = np.clip(actions, -self.action_limit, self.action_limit), ids
+        live = self._live()
+        ids = None if live.all() else np.flatnonzero(live).astype(np.int32)
+        faulty = np.zeros(self.num_envs, bool)
+        clipped: dict[str, NDArray[np.float32]] = {}
+        rules: dict[str, NDArray[np.uint8] | None] = {}
+        for agent in self._agents:
+            own = requested[agent.name]
+            if (missing := np.isnan(own)).any():
+                faulty |= missing.any(axis=1) & agent.active
+                own = np.where(missing, np.float32(0), own)
+            within = clipped[agent.name] = np.clip(own, -agent.limit, agent.limit)
+            limited = (within != own).any(axis=1) & agent.active
+            rules[agent.name] = np.where(limited, np.uint8(Rule.ACTION_LIMIT), np.uint8(0)) if limited.any() else None
+        executed: Mapping[str, NDArray[np.float32]] = clipped
+        arrived = ids
         if self._randomised is not None:
-            actions, arrived = self._randomised.delay(actions, self._rows.step, ids)
-        self._control(actions, arrived)
-        applied = self._ctrl.copy()
-        faulty |= self._advance(ids)
-        faulty &= live
+            executed, arrived = self._randomised.delay(clipped, self._step, ids)
+        self._control(executed, arrived, live)
+        told: dict[str, NDArray[np.float32] | None] = {}
+        for agent in self._agents:
+            done = executed[agent.name]
+            if executed is not clipped:
+                waiting = agent.active.copy()
+                if arrived is not None:
+                    waiting[arrived] = False
+                    done[waiting] = 0.0
+                    if waiting.any():
+                        rule = rules[agent.name]
+                        other = np.uint8(0) if rule is None else rule
+                        rules[agent.name] = np.where(waiting, np.uint8(Rule.HOLD), other)
+            as_asked = rules[agent.name] is None and (
+                executed is clipped or np.array_equal(done[agent.active], requested[agent.name][agent.active])
+            )
+            told[agent.name] = None if as_asked else done
+        return _Decided(live, ids, faulty, told, rules, self._ctrl.copy())
+
+    def _conclude(self, decided: _Decided) -> EnvStep:
+        """End a step whose physics is done: score it, sense it, and start the next episodes."""
+        live, ids, faulty = decided.live, decided.ids, decided.faulty & decided.live
         if faulty.any():
             self._blank_out(np.flatnonzero(faulty))
         hashes = state_hash(self.batch.state)
         fields, memory = self._take(ids)
-        self.task.update(fields, memory)
+        self._task.update(fields, memory)
         if ids is not None:
             self._memory[ids] = memory
-        self._rows.step[live] += 1
+        self._step[live] += 1
 
-        success = self.task.success(self._fields, self._memory) & live & ~faulty
-        failure = self.task.failure(self._fields, self._memory) & live & ~faulty & ~success
-        late = (self._rows.step >= self.spec.episode_steps) & live
-        rewards = self.task.reward(self._fields, self._memory)
-        outcomes = np.zeros(self.num_envs, np.uint8)
-        outcomes[late] = Outcome.TIME_LIMIT
-        outcomes[failure] = Outcome.FAILURE
-        outcomes[success] = Outcome.SUCCESS
-        outcomes[faulty] = Outcome.INFRASTRUCTURE_FAULT
-        status = np.zeros(self.num_envs, np.uint8)
-        status[faulty] = RewardStatus.FAILED
-        if not every or faulty.any():
-            rewards[~live | faulty] = 0.0
-        terminated = success | failure
-        ended = np.flatnonzero(outcomes).astype(np.int32)
-        truncated = (outcomes != Outcome.RUNNING) & ~terminated
-
-        streams, when = self._sense(None, ids)
-        for env in np.flatnonzero(faulty):
-            for name, values in streams.items():
-                values[env] = self._senses.last[name][env]
-        final = {name: values[ended] for name, values in streams.items()}
-        started = self._finish(ended, streams, when)
+        late = self._step >= self.spec.episode_steps
+        successes = self._task.success(self._fields, self._memory)
+        failures = self._task.failure(self._fields, self._memory)
+        scores = self._task.reward(self._fields, self._memory)
+        seen = self._sense(None, ids)
+        results: dict[str, Callable[..., AgentStep]] = {}
+        over = live.copy()
+        for agent in self._agents:
+            name, acts = agent.name, agent.active
+            sound = acts & ~faulty
+            success = successes[name] & sound
+            failure = failures[name] & sound & ~success
+            outcomes = np.zeros(self.num_envs, np.uint8)
+            outcomes[late & acts] = Outcome.TIME_LIMIT
+            outcomes[failure] = Outcome.FAILURE
+            outcomes[success] = Outcome.SUCCESS
+            outcomes[faulty & acts] = Outcome.INFRASTRUCTURE_FAULT
+            status = np.zeros(self.num_envs, np.uint8)
+            status[faulty & acts] = RewardStatus.FAILED
+            rewards = scores[name]
+            if not sound.all():
+                rewards[~sound] = 0.0
+                self._senses.repeat(name, seen[name], np.flatnonzero(~sound))
+            agent.rows.step[acts] = self._step[acts]
+            terminated = success | failure
+            ended = np.flatnonzero(outcomes).astype(np.int32)
+            truncated = (outcomes != Outcome.RUNNING) & ~terminated
+            final = {stream: values[ended] for stream, values in named(seen[name]).items()}
+            agent.active = acts & (outcomes == Outcome.RUNNING)
+            over &= ~agent.active
+            results[name] = partial(
+                AgentStep,
+                rewards=rewards,
+                reward_status=status,
+                terminated=terminated,
+                truncated=truncated,
+                outcomes=outcomes,
+                ended=ended,
+                final=final,
+            )
+        started = self._restart(np.flatnonzero(over).astype(np.int32), seen)
         self.faults += int(faulty.sum())
-        self._senses.note(streams)
-        observation = Observation(self._rows.take(slice(None)), streams, when)
-        agent = AgentStep(observation, rewards, status, terminated, truncated, outcomes, ended, final)
-        return EnvStep({self._agent: agent}, applied, started, hashes)
+        self._senses.note(seen)
+        agents = {
+            agent.name: results[agent.name](
+                observation=observation(agent.rows, seen[agent.name]),
+                active=None if agent.active.all() else agent.active.copy(),
+                executed=decided.executed[agent.name],
+                rule=decided.rules[agent.name],
+            )
+            for agent in self._agents
+        }
+        return EnvStep(agents, decided.applied, started, hashes)
 
     def expert(self) -> dict[str, NDArray[np.float32]]:
-        return {self._agent: self.task.expert(self._fields, self._memory)}
+        return self._task.expert(self._fields, self._memory)
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         index = self._index(ids)
         return {name: values[index] for name, values in self._parts().items()}
 
     def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
-        """As `Env.restore`; `observe` then tells what the envs sense.
+        """As `Env.restore`; `observe` then gives the observations.
 
         Raises:
-            SpecMismatch: The snapshot has other sizes than `ids` and this task, or is of envs randomised otherwise.
+            SpecMismatch: The snapshot has other sizes than `ids` and this task, or other randomisation.
         """
         index, parts = self._index(ids), self._parts()
         for name in sorted(parts.keys() | snapshot.keys()):
             wanted = (len(index), *parts[name].shape[1:]) if name in parts else None
             if name not in snapshot or np.shape(snapshot[name]) != wanted:
-                fix = f"its shape must be {wanted}" if wanted else "use envs with the same randomisation"
+                fix = f"its shape must be {wanted}" if wanted else "use environments with the same randomisation"
                 raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
             if not np.can_cast(np.asarray(snapshot[name]).dtype, parts[name].dtype, "same_kind"):
                 raise SpecMismatch(
@@ -225,12 +333,12 @@ class BatchEnv:
                 )
         if (np.asarray(snapshot["kind"]) != self._kind[index]).any():
             raise SpecMismatch(
-                "a snapshot of a env with other streams",
+                "a snapshot of an environment with other streams",
                 f"task {self.spec.task}",
                 "use the same task, robot and control",
             )
         if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["step"], initial=0) < 0:
-            raise SpecMismatch("a snapshot that no env was ever in", "snapshot", "restore what snapshot() gave")
+            raise SpecMismatch("a snapshot that no environment was ever in", "snapshot", "restore what snapshot() gave")
         for name, values in parts.items():
             values[index] = snapshot[name]
         if self._randomised is not None:
@@ -243,25 +351,36 @@ class BatchEnv:
         if self._cameras is not None:
             self._cameras.close()
 
+    def _live(self) -> NDArray[np.bool_]:
+        """[B] environments in which an agent acts."""
+        live = self._agents[0].active.copy()
+        for agent in self._agents[1:]:
+            live |= agent.active
+        return live
+
     def _parts(self) -> Streams:
-        """Live arrays [B, ...] of everything from which envs continue."""
+        """Live arrays [B, ...] of everything from which environments continue."""
         parts = {
             "state": self.batch.state,
             "memory": self._memory,
-            "episode": self._rows.episode,
-            "step": self._rows.step,
+            "episode": self._episode,
+            "step": self._step,
             "seed": self._seeds,
-            "active": self._active,
             "kind": self._kind,
         }
+        if len(self._agents) == 1:
+            parts["active"] = self._agents[0].active
+        else:
+            for agent in self._agents:
+                parts |= {f"active/{agent.name}": agent.active, f"step/{agent.name}": agent.rows.step}
+                last = self._senses.last[agent.name]
+                parts |= {f"last/{agent.name}/{name.strip('/')}": values for name, values in last.items()}
         return parts | (self._randomised.parts() if self._randomised is not None else {})
 
-    def _sense(
-        self, ids: NDArray[np.int32] | None, fresh: NDArray[np.int32] | None = None
-    ) -> tuple[Streams, NDArray[np.float64]]:
+    def _sense(self, ids: NDArray[np.int32] | None, fresh: NDArray[np.int32] | None = None) -> dict[str, Streams]:
         """As `Senses.sense`."""
         rows = slice(None) if ids is None else ids
-        time, step = self._time[rows].copy(), self._rows.step[rows]
+        time, step = self._time[rows].copy(), self._step[rows]
         return self._senses.sense(*self._take(ids), ids, fresh, time, step, self._seeds[rows])
 
     def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
@@ -269,29 +388,45 @@ class BatchEnv:
         index = np.arange(self.num_envs) if ids is None else np.atleast_1d(np.asarray(ids))
         valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
         if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_envs):
-            raise ConfigError(f"env ids {index}", "ids", f"give ascending integers below {self.num_envs}")
+            raise ConfigError(f"environments {index}", "ids", f"give ascending integers below {self.num_envs}")
         return index.astype(np.int32)
 
     def _take(self, ids: NDArray[np.int32] | None) -> tuple[Fields, Array]:
-        """Live arrays of all envs, or copies of some."""
+        """Live arrays of all environments, or copies of some."""
         if ids is None:
             return self._fields, self._memory
         return {name: values[ids] for name, values in self._fields.items()}, self._memory[ids]
 
-    def _control(self, actions: NDArray[np.float32], ids: NDArray[np.int32] | None) -> None:
+    def _control(
+        self,
+        actions: Mapping[str, NDArray[np.float32]],
+        ids: NDArray[np.int32] | None,
+        live: NDArray[np.bool_],
+    ) -> None:
+        """Set the controls of environments `ids`; those of parked agents stay."""
+        held = []
+        for agent in self._agents if len(self._agents) > 1 else ():
+            parked = np.flatnonzero(live & ~agent.active)
+            if len(parked):
+                actions[agent.name][parked] = 0.0
+                at = np.ix_(parked, agent.actuators)
+                held.append((at, self._ctrl[at]))
         fields, memory = self._take(ids)
         if ids is None:
-            self._ctrl[:] = self.task.control(fields, memory, actions)
+            self._ctrl[:] = self._task.control(fields, memory, actions)
         else:
-            self._ctrl[ids] = self.task.control(fields, memory, actions[ids])
+            own = {name: values[ids] for name, values in actions.items()}
+            self._ctrl[ids] = self._task.control(fields, memory, own)
             self._memory[ids] = memory
+        for at, values in held:
+            self._ctrl[at] = values
 
     def _advance(self, ids: NDArray[np.int32] | None) -> NDArray[np.bool_]:
         """Step the physics; [B] whether it diverged."""
         diverged = np.zeros(self.num_envs, bool)
         begin = time.perf_counter()
         try:
-            self.batch.step(ids, self.task.substeps, STAGE)
+            self.batch.step(ids, self._task.substeps, STAGE)
         except SimulationError as error:
             diverged[error.ids] = True
         self.physics_s += time.perf_counter() - begin
@@ -303,7 +438,7 @@ class BatchEnv:
         return diverged
 
     def _blank_out(self, ids: NDArray[Any]) -> None:
-        """Put diverged envs into the model's default state, so that nothing that is not finite lives on."""
+        """Put diverged environments into the model's default state, so that nothing that is not finite lives on."""
         self.batch.state[ids] = self._blank
         self._forward(ids.astype(np.int32))
         self._memory[ids] = 0.0
@@ -316,32 +451,29 @@ class BatchEnv:
                 f"MuJoCo cannot start: {error}", f"task {self.spec.task}", "check its start"
             ) from None
 
-    def _finish(self, ended: NDArray[np.int32], streams: Streams, when: NDArray[np.float64]) -> Resets | None:
-        """Park or restart the envs whose episode ended, and write their first observations into `streams`."""
-        if not len(ended):
+    def _restart(self, over: NDArray[np.int32], seen: dict[str, Streams]) -> Resets | None:
+        """Start the next episodes of environments `over`, and write their first observations into `seen`."""
+        if not len(over) or not self.autoreset:
             return None
-        if not self.autoreset:
-            self._active[ended] = False
-            return None
-        starts = self._start(ended, None)
-        first, when[ended] = self._sense(ended)
-        for name, values in first.items():
-            streams[name][ended] = values
+        starts = self._start(over, None)
+        for agent, first in self._sense(over).items():
+            for name, values in first.items():
+                seen[agent][name][over] = values
         return starts
 
     def _draw(self, seeds: NDArray[np.int64]) -> Start:
-        """The starts of episodes, and what is randomised in them."""
-        start = self.task.start(seeds)
+        """Draw the starts of episodes, and their randomised values."""
+        start = self._task.start(seeds)
         return start if self._randomised is None else replace(start, drawn=start.drawn | self._randomised.draw(seeds))
 
     def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None, states: Array | None = None) -> Resets:
-        """Begin the next episode of `ids`."""
-        self._rows.episode[ids] += 1
-        self._rows.step[ids] = 0
+        """Begin the next episode of environments `ids`."""
+        self._episode[ids] += 1
+        self._step[ids] = 0
         if seeds is None and self.draw_seeds is not None:
-            seeds = self.draw_seeds(ids)
+            seeds = self.draw_seeds(ids + np.int32(self.first))
         if seeds is None:
-            seeds, start = self._ahead.take(self.seed, ids, self._rows.episode)
+            seeds, start = self._ahead.take(self.seed, ids, self._episode)
         else:
             seeds = seeds.astype(np.int64)
             start = self._draw(seeds)
@@ -354,8 +486,17 @@ class BatchEnv:
         if self._randomised is not None:
             self._randomised.put(ids, start.drawn)
         self._forward(ids)
-        self._active[ids] = True
+        for agent in self._agents:
+            agent.active[ids] = True
+            agent.rows.step[ids] = 0
         fields, memory = self._take(ids)
-        self.task.begin(fields, memory)
+        self._task.begin(fields, memory)
         self._memory[ids] = memory
-        return Resets(ids.copy(), seeds, self.batch.state[ids].copy(), start.drawn)
+        return Resets(ids + np.int32(self.first), seeds, self.batch.state[ids].copy(), start.drawn)
+
+
+def _kind(spec: EnvSpec) -> int:
+    """Number that differs between specs whose snapshots do not fit each other."""
+    hashes = [agent.hash for agent in spec.agents.values()]
+    joined = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]
+    return int(joined, 16)

@@ -1,4 +1,4 @@
-"""Resets of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
+"""Starts of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
 
 from collections.abc import Callable
 
@@ -12,15 +12,16 @@ BLOCK_ROWS = 2048
 
 
 class ResetsAhead:
-    """The starts of each env's next few episodes, whose seeds follow from (seed, env, episode).
+    """Starts of the next few episodes of B environments, whose seeds follow from (seed, env, episode).
 
     Args:
-        draw: Resets of the episodes of given seeds, such as `Task.start`.
+        draw: Starts of the episodes of given seeds, such as `Task.start`.
         count: B.
+        first: Global index of the first environment.
     """
 
-    def __init__(self, draw: Callable[[NDArray[np.int64]], Start], count: int) -> None:
-        self._draw_starts, self._count = draw, count
+    def __init__(self, draw: Callable[[NDArray[np.int64]], Start], count: int, first: int = 0) -> None:
+        self._draw_starts, self._count, self._first_env = draw, count, first
         self._depth = min(max(BLOCK_ROWS // count, 1), 32)
         self._seed: int | None = None
         self._first = np.zeros(count, np.int64)
@@ -31,9 +32,9 @@ class ResetsAhead:
         """Seeds [M] and starts of the episodes `episode[ids]`.
 
         Args:
-            seed: The environment's seed.
-            ids: [M] envs.
-            episode: [B] episode counts of all envs.
+            seed: The seed of `BatchEnv`.
+            ids: [M] environments, counted from 0.
+            episode: [B] episode counts of all environments.
         """
         slot = episode[ids] - self._first[ids]
         if seed != self._seed or (slot < 0).any() or (slot >= self._depth).any():
@@ -47,10 +48,10 @@ class ResetsAhead:
         return self._seeds[at], start
 
     def _draw(self, seed: int, episode: NDArray[np.int64]) -> None:
-        """Fill the block with every env's episodes from `episode` on."""
+        """Fill the block with every environment's episodes from `episode` on."""
         keys = np.zeros((self._count * self._depth, 5), np.int64)
         keys[:, 0] = seed
-        keys[:, 1] = np.repeat(np.arange(self._count), self._depth)
+        keys[:, 1] = np.repeat(self._first_env + np.arange(self._count), self._depth)
         keys[:, 3] = (episode[:, None] + np.arange(self._depth)).ravel()
         self._seed, self._first = seed, episode.copy()
         self._seeds = noise.integers(keys)

@@ -1,13 +1,13 @@
-"""The contract of a task: what it builds, where episodes start, what is sensed, scored and done.
+"""Contract of a task: its model, the starts of episodes, observations, rewards and ends.
 
-A task holds no episode state. What it must remember of an episode lives in `memory`, one float64 row per env that the
-environment keeps, snapshots and restores; everything else is read from the simulator's fields. A new task is one new
-file in `simulators/tasks/` with a function `make(**options) -> Task`.
+A task holds no episode state. Its memory of an episode is `memory`, one float64 row per environment that `BatchEnv`
+keeps, snapshots and restores; everything else is read from the simulator's fields. A new task is one new file in
+`simulators/tasks/` with a function `make(**options) -> Task`, or `-> MultiAgentTask` where it has several agents.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import mujoco
 import numpy as np
@@ -28,7 +28,7 @@ START = 1
 
 @dataclass
 class Start:
-    """Where M episodes start.
+    """Starts of M episodes.
 
     Attributes:
         state: MjData state field, such as `qpos`, to [M, ...]; a field not named keeps the model's default.
@@ -39,14 +39,14 @@ class Start:
     drawn: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-class Task(Protocol):
-    """One task, of any number of envs.
+class Scene(Protocol):
+    """Part of a task that does not depend on its agents.
 
     Every function takes B rows of `fields` and `memory`, and only `begin`, `control` and `update` write to `memory`.
 
     Attributes:
         spec: Streams, time limit, control rate. Actions beyond the limits of their streams are clipped.
-        model: The compiled scene.
+        model: The compiled model.
         substeps: Physics steps per control step.
         memory_size: Length of a memory row.
         fields: MjData fields that the functions read.
@@ -63,15 +63,19 @@ class Task(Protocol):
         ...
 
     def begin(self, fields: Fields, memory: Array) -> None:
-        """Fill the memory of episodes that stand at their start."""
-        ...
-
-    def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
-        """[B, U] controls, held over the substeps, for clipped `actions` [B, D]."""
+        """Fill the memory of episodes at their start."""
         ...
 
     def update(self, fields: Fields, memory: Array) -> None:
-        """Take note of the state after a control step; called once per step, before the functions below."""
+        """Update the memory after a control step; called once per step, before the functions that read it."""
+        ...
+
+
+class Task(Scene, Protocol):
+    """One task of one agent, in any number of environments."""
+
+    def control(self, fields: Fields, memory: Array, actions: NDArray[np.float32]) -> Array:
+        """[B, U] controls, held over the substeps, for clipped `actions` [B, D]."""
         ...
 
     def observe(self, fields: Fields, memory: Array) -> dict[str, NDArray[Any]]:
@@ -95,6 +99,99 @@ class Task(Protocol):
         ...
 
 
+class MultiAgentTask(Scene, Protocol):
+    """One task of several agents, each with its own streams, actions, rewards and end, in one simulation.
+
+    An agent whose episode ended is parked while others go on: `control` gets zeros as its actions, and the controls of
+    its actuators stay as they are.
+
+    Attributes:
+        actuators: Agent name to the indices of its controls.
+    """
+
+    actuators: Mapping[str, NDArray[np.intp]]
+
+    def control(self, fields: Fields, memory: Array, actions: Mapping[str, NDArray[np.float32]]) -> Array:
+        """[B, U] controls, held over the substeps, for clipped actions [B, D] of each agent."""
+        ...
+
+    def observe(self, fields: Fields, memory: Array) -> dict[str, dict[str, NDArray[Any]]]:
+        """Agent name to owned arrays [B, *shape] of its streams."""
+        ...
+
+    def reward(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.float32]]:
+        """Agent name to [B] reward of the step that led here."""
+        ...
+
+    def success(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.bool_]]:
+        """Agent name to [B] whether its task is done; ends its episode."""
+        ...
+
+    def failure(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.bool_]]:
+        """Agent name to [B] whether its task can no longer be done; ends its episode."""
+        ...
+
+    def expert(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.float32]]:
+        """Agent name to [B, D] actions of a scripted solution, a function of the state."""
+        ...
+
+
+class OneAgentTask:
+    """A task of one agent as a `MultiAgentTask`.
+
+    Args:
+        task: The task.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.agent = task, task.spec.only_agent
+        self.spec, self.model, self.substeps = task.spec, task.model, task.substeps
+        self.memory_size, self.fields = task.memory_size, task.fields
+        self.actuators: Mapping[str, NDArray[np.intp]] = {self.agent: np.arange(task.model.nu)}
+
+    def start(self, seeds: NDArray[np.int64]) -> Start:
+        return self.task.start(seeds)
+
+    def begin(self, fields: Fields, memory: Array) -> None:
+        self.task.begin(fields, memory)
+
+    def update(self, fields: Fields, memory: Array) -> None:
+        self.task.update(fields, memory)
+
+    def control(self, fields: Fields, memory: Array, actions: Mapping[str, NDArray[np.float32]]) -> Array:
+        return self.task.control(fields, memory, actions[self.agent])
+
+    def observe(self, fields: Fields, memory: Array) -> dict[str, dict[str, NDArray[Any]]]:
+        return {self.agent: self.task.observe(fields, memory)}
+
+    def reward(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.float32]]:
+        return {self.agent: self.task.reward(fields, memory)}
+
+    def success(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.bool_]]:
+        return {self.agent: self.task.success(fields, memory)}
+
+    def failure(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.bool_]]:
+        return {self.agent: self.task.failure(fields, memory)}
+
+    def expert(self, fields: Fields, memory: Array) -> dict[str, NDArray[np.float32]]:
+        return {self.agent: self.task.expert(fields, memory)}
+
+
+def by_agent(task: Task | MultiAgentTask) -> MultiAgentTask:
+    """The task with mappings by agent, whether it writes them or plain arrays.
+
+    Raises:
+        SpecMismatch: The task has several agents and no `actuators` of one of them.
+    """
+    if not hasattr(task, "actuators"):
+        return OneAgentTask(task)
+    several = cast(MultiAgentTask, task)
+    if several.actuators.keys() != several.spec.agents.keys():
+        what, fix = f"actuators of {', '.join(several.actuators)}", f"give those of {', '.join(several.spec.agents)}"
+        raise SpecMismatch(what, f"task {several.spec.task}", fix)
+    return several
+
+
 def start_uniforms(seeds: NDArray[np.int64], count: int) -> Array:
     """[M, count] uniform numbers in (0, 1) that depend on each row's seed only."""
     keys = np.zeros((len(seeds), 5), np.int64)
@@ -109,7 +206,7 @@ def between(u: Array, low: Any, high: Any) -> Array:
 
 
 def check_reward(kind: str, task: str) -> RewardKind:
-    """The reward's kind.
+    """Kind of the reward.
 
     Raises:
         ConfigError: It is neither `dense` nor `sparse`.
@@ -134,14 +231,22 @@ def env_spec(
     )
 
 
-def agent_actions(actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec) -> Mapping[str, NDArray[np.float32]]:
-    """`actions`, checked to be those of the agents of `spec`.
+def agent_actions(
+    actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec, count: int
+) -> dict[str, NDArray[np.float32]]:
+    """`actions`, checked to be [count, D] float32 of each agent of `spec`.
 
     Raises:
-        SpecMismatch: An agent is missing or unknown, or no mapping was given.
+        SpecMismatch: An agent is missing or unknown, an array has another shape, or no mapping was given.
     """
+    where = f"task {spec.task}"
     if not isinstance(actions, Mapping) or actions.keys() != spec.agents.keys():
         given = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
-        what = f"actions of {given}"
-        raise SpecMismatch(what, f"task {spec.task}", f"give a mapping of {', '.join(spec.agents)}")
-    return actions
+        raise SpecMismatch(f"actions of {given}", where, f"give a mapping of {', '.join(spec.agents)}")
+    checked = {}
+    for name, agent in spec.agents.items():
+        values, shape = np.asarray(actions[name], np.float32), (count, agent.action_dim)
+        if values.shape != shape:
+            raise SpecMismatch(f"actions of shape {values.shape}", f"{where}, agent {name}", f"give {shape}")
+        checked[name] = values
+    return checked

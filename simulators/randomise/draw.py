@@ -1,6 +1,6 @@
 """Randomised values of episodes, drawn from their seeds alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
@@ -35,7 +35,8 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
         Name to [M, ...] of the randomised values only. G geoms, N bodies, U actuators, L lights, C cameras:
         `friction` [M], `mass` [M, N], `gains` [M, U, 2] of stiffness and damping, `light` [M, L] are factors;
         `colour` [M, G, 3] is added; `light_dir` [M, L, 3] and `camera_rot` [M, C, 3] are rotation vectors in rad,
-        `camera_pos` [M, C, 3] offsets in m; `action_latency` and `observation_latency` [M] int32 control steps.
+        `camera_pos` [M, C, 3] offsets in m; `action_latency` and `observation_latency` [M] int32 control
+        steps, the latter [M, streams] where named streams have their own, sorted by name.
     """
     shapes: dict[str, tuple[int, ...]] = {
         "friction": (),
@@ -57,9 +58,11 @@ def draw(ranges: Ranges, model: mujoco.MjModel, seeds: NDArray[np.int64], images
     if "gains" in drawn:
         drawn["gains"][:, :, 1] = np.minimum(drawn["gains"][:, :, 1], damping_room(model))
     for name, purpose in TIMING.items():
-        fewest, most = getattr(ranges, name)
-        if most:
-            steps = fewest + np.floor(uniform((), purpose) * (most - fewest + 1))
+        given = getattr(ranges, name)
+        ends = [given[stream] for stream in sorted(given)] if isinstance(given, Mapping) else given
+        fewest, most = np.asarray(ends, np.int64).T
+        if most.any():
+            steps = fewest + np.floor(uniform(most.shape, purpose) * (most - fewest + 1))
             drawn[name] = np.minimum(steps, most).astype(np.int32)
     return drawn
 

@@ -1,22 +1,22 @@
 """Settings of domain randomisation: ranges of the randomised values, checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from embodied.errors import ConfigError, nearest
-from embodied.spec import Streams
+from embodied.spec import Stream
 
 MAX_LATENCY = 20
 Range = tuple[float, float]
+Steps = tuple[int, int]
 
 Extent = float | Range
 """The largest change either way, or the least and the largest."""
 
 _FACTORS = {"friction": (0.01, 10.0), "mass": (0.1, 10.0), "gains": (0.1, 10.0), "light": (0.0, 10.0)}
 _SIZES = {"colour": 1.0, "light_dir": math.pi / 2, "camera_pos": 1.0, "camera_rot": 1.0}
-_LATENCIES = ("action_latency", "observation_latency")
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Ranges:
             reading, for all one-dimensional float streams.
         action_latency: Lowest and highest delay of actions, control steps. Until the first arrives, the controls of the
             start are held.
-        observation_latency: Lowest and highest delay of all streams, control steps; until then the first observation is
-            seen.
+        observation_latency: Lowest and highest delay of all streams, control steps, or such a pair by stream, the
+            others being on time; until then the first observation is seen.
     """
 
     friction: Range | None = None
@@ -51,8 +51,8 @@ class Ranges:
     camera_pos: Extent = 0.0
     camera_rot: Extent = 0.0
     sensor_noise: float | Mapping[str, float] = 0.0
-    action_latency: tuple[int, int] = (0, 0)
-    observation_latency: tuple[int, int] = (0, 0)
+    action_latency: Steps = (0, 0)
+    observation_latency: Steps | Mapping[str, Steps] = (0, 0)
 
     @classmethod
     def read(cls, settings: Mapping[str, Any] | None) -> Self:
@@ -78,8 +78,17 @@ class Ranges:
         """Whether anything is randomised."""
         return self != type(self)()
 
-    def check_streams(self, streams: Streams) -> None:
-        """Raise `ConfigError` unless sensor noise names float streams of these."""
+    @property
+    def late_names(self) -> tuple[str, ...]:
+        """Names, sorted, of the streams with an observation latency of their own."""
+        return tuple(sorted(self.observation_latency)) if isinstance(self.observation_latency, Mapping) else ()
+
+    def check_streams(self, streams: Sequence[Stream]) -> None:
+        """Raise `ConfigError` unless sensor noise names float streams of these, and latency any of these."""
+        for name in self.late_names:
+            if name not in {stream.name for stream in streams}:
+                fix = nearest(name, [stream.name for stream in streams])
+                raise ConfigError(f"no stream is called {name!r}", f"randomise.observation_latency.{name}", fix)
         if isinstance(self.sensor_noise, Mapping):
             by_name = {stream.name: stream for stream in streams if stream.dtype == "float32"}
             for name in self.sensor_noise:
@@ -108,7 +117,13 @@ def _size(key: str, value: Any) -> Extent:
     return (float(ends[0]), float(ends[1])) if ends[0] else float(ends[1])
 
 
-def _latency(key: str, value: Any) -> tuple[int, int]:
+def _latencies(key: str, value: Any) -> Steps | dict[str, Steps]:
+    if not isinstance(value, Mapping):
+        return _latency(key, value)
+    return {str(name): _latency(f"{key}.{name}", steps) for name, steps in value.items()}
+
+
+def _latency(key: str, value: Any) -> Steps:
     if not _pair(value) or not all(isinstance(n, int) for n in value) or not 0 <= value[0] <= value[1] <= MAX_LATENCY:
         fix = f"give the fewest and most control steps, 0 to {MAX_LATENCY}, such as [0, 2]"
         raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
@@ -130,6 +145,7 @@ def _pair(value: Any) -> bool:
 _READERS = {
     **dict.fromkeys(_FACTORS, _factor),
     **dict.fromkeys(_SIZES, _size),
-    **dict.fromkeys(_LATENCIES, _latency),
+    "action_latency": _latency,
+    "observation_latency": _latencies,
     "sensor_noise": _noise,
 }

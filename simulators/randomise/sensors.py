@@ -1,6 +1,6 @@
 """Sensor noise, and latencies of streams and actions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,23 +8,26 @@ from numpy.typing import NDArray
 
 from embodied import noise
 from embodied.errors import ConfigError
-from embodied.spec import Streams
+from embodied.spec import EnvSpec, Stream
 from simulators.randomise.draw import SENSORS
 from simulators.randomise.ranges import Ranges
 
 MAX_BYTES = 2**33
 Ids = NDArray[Any]
+Streams = Sequence[Stream]
 
 
 class SensorNoise:
-    """Gaussian noise on float streams, keyed by (episode seed, step).
+    """Gaussian noise on one agent's float streams, keyed by (episode seed, agent, step).
 
     Args:
         sensor_noise: As in `Ranges`.
-        streams: Streams of observations.
+        streams: Streams of the agent's observations.
+        agent: Index of the agent in `EnvSpec.agents`.
     """
 
-    def __init__(self, sensor_noise: float | Mapping[str, float], streams: Streams) -> None:
+    def __init__(self, sensor_noise: float | Mapping[str, float], streams: Streams, agent: int = 0) -> None:
+        self._agent = agent
         self._share = not isinstance(sensor_noise, Mapping)
         if isinstance(sensor_noise, Mapping):
             self._sizes = {s.name: sensor_noise[s.name] for s in streams if sensor_noise.get(s.name)}
@@ -38,7 +41,7 @@ class SensorNoise:
         if not self._count:
             return
         keys = np.zeros((len(seeds), 5), np.int64)
-        keys[:, 0], keys[:, 4] = seeds, step
+        keys[:, 0], keys[:, 2], keys[:, 4] = seeds, self._agent, step
         draws, at = noise.normal(keys, sum(self._count.values()), SENSORS), 0
         for name, count in self._count.items():
             values = streams[name]
@@ -51,17 +54,26 @@ class Late:
     """Delay line of values of B environments.
 
     Args:
-        shapes: Name to shape and dtype of one env's value.
+        shapes: Name to shape and dtype of one environment's value.
         count: B.
         most: The largest latency in steps.
         where: Name of the setting, for errors.
+        column: Column of the drawn latencies that applies to the values; None where there is one latency.
 
     Attributes:
-        kept: Name to [B, most + 1, ...], the last values of each env, at step modulo (most + 1).
+        kept: Name to [B, most + 1, ...], the last values of each environment, at step modulo (most + 1).
+        column: As given.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], str]], count: int, most: int, where: str) -> None:
-        self._slots = most + 1
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[tuple[int, ...], str]],
+        count: int,
+        most: int,
+        where: str,
+        column: int | None = None,
+    ) -> None:
+        self._slots, self.column = most + 1, column
         size = sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in shapes.values())
         if size * count * self._slots > MAX_BYTES:
             what = f"{count} environments keep {self._slots} times {size} bytes"
@@ -71,8 +83,11 @@ class Late:
     def pass_on(
         self, values: Mapping[str, NDArray[Any]], ids: Ids, step: NDArray[np.int32], latency: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
-        """Store the values [M, ...] of environments `ids` [M] at steps `step` [M]; returns those of `latency` [M] steps
-        before, or the first."""
+        """Take the values [M, ...] of environments `ids` [M] at their steps `step` [M].
+
+        Returns:
+            Those of `latency` [M] steps before, the first where there were none yet.
+        """
         now, then = step % self._slots, np.maximum(step - latency, 0) % self._slots
         late = {}
         for name, value in values.items():
@@ -81,17 +96,26 @@ class Late:
         return late
 
 
-def late_streams(ranges: Ranges, streams: Streams, count: int) -> Late | None:
-    """Delay line of observations and their times (`/time`), or None without observation latency."""
-    if not ranges.observation_latency[1]:
-        return None
+def late_streams(ranges: Ranges, streams: Streams, count: int) -> list[Late]:
+    """Delay lines of one agent's observations and their capture times.
+
+    They are one for all streams and `/time`, or one for each stream with a latency of its own and `/time/<stream>`;
+    none without observation latency.
+    """
+    where, latency = "randomise.observation_latency", ranges.observation_latency
     shapes: dict[str, tuple[tuple[int, ...], str]] = {s.name: (s.shape, s.dtype) for s in streams}
-    shapes["/time"] = (), "float64"
-    return Late(shapes, count, ranges.observation_latency[1], "randomise.observation_latency")
+    if isinstance(latency, Mapping):
+        return [
+            Late({name: shapes[name], f"/time/{name}": ((), "float64")}, count, latency[name][1], where, column)
+            for column, name in enumerate(ranges.late_names)
+            if name in shapes
+        ]
+    return [Late(shapes | {"/time": ((), "float64")}, count, latency[1], where)] if latency[1] else []
 
 
-def late_actions(ranges: Ranges, action_dim: int, count: int) -> Late | None:
-    """Delay line of actions, or None without action latency."""
+def late_actions(ranges: Ranges, spec: EnvSpec, count: int) -> Late | None:
+    """Delay line of the actions of every agent, or None without action latency."""
     if not ranges.action_latency[1]:
         return None
-    return Late({"action": ((action_dim,), "float32")}, count, ranges.action_latency[1], "randomise.action_latency")
+    shapes = {name: ((agent.action_dim,), "float32") for name, agent in spec.agents.items()}
+    return Late(shapes, count, ranges.action_latency[1], "randomise.action_latency")

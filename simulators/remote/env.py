@@ -121,12 +121,9 @@ class RemoteEnv:
             ConfigError: No episode was ever started.
             InfrastructureError: A worker was lost, and no other came in time.
         """
-        return self._step(np.asarray(agent_actions(actions, self.spec)[self._agent], np.float32))
+        return self._step(agent_actions(actions, self.spec, self.num_envs)[self._agent])
 
     def _step(self, actions: NDArray[np.float32]) -> EnvStep:
-        if actions.shape != (self.num_envs, len(self.action_limit)):
-            wanted = (self.num_envs, len(self.action_limit))
-            raise SpecMismatch(f"actions of shape {actions.shape}", f"task {self.spec.task}", f"give {wanted}")
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
         live = self._active.copy()

@@ -317,7 +317,7 @@ def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
     for name, value in (("state", np.nan), ("step", -5)):
         snapshot = env.snapshot()
         snapshot[name].flat[0] = value
-        with pytest.raises(SpecMismatch, match="that no env was ever in"):
+        with pytest.raises(SpecMismatch, match="that no environment was ever in"):
             env.restore(snapshot)
     with pytest.raises(SpecMismatch, match="step is not int32"):
         env.restore(env.snapshot() | {"step": np.array(["0", "1"])})

@@ -33,7 +33,7 @@ def test_pictures_are_of_the_state_after_the_step_and_of_the_new_episode_after_a
     OneAgentEnv(env).reset()
     ended = 0
     for _ in range(25):
-        before = {name: values.copy() for name, values in env._senses.last.items()}
+        before = {name: values.copy() for name, values in env._senses.last["robot"].items()}
         result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
         streams = result.observation.streams
         for name, values in drawn_anew(env).items():
