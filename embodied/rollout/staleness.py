@@ -1,26 +1,27 @@
-"""What may train: data of versions too old for the learner is dropped, and counted."""
+"""Staleness filter: drop steps decided by versions too many updates behind the newest."""
 
-import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import Segment
 
-
-def version_lags(segment: Segment, newest: int) -> NDArray[np.int64]:
-    """How many published versions each step's decision is behind `newest`, [T, B]."""
-    return np.maximum(newest - segment.versions, 0)
+Lag = Callable[[int], int | None]
+"""Updates along the lineage from a version to the newest; None for a version that is no ancestor of it."""
 
 
-def admit(segment: Segment, newest: int, max_lag: int) -> tuple[Segment, float]:
-    """Steps more than `max_lag` versions behind `newest` no longer train.
+def version_lags(segment: Segment, lag: Lag) -> NDArray[np.float64]:
+    """[T, B] updates that each step's decision is behind the newest version; infinite for another lineage's."""
+    versions, index = np.unique(segment.versions, return_inverse=True)
+    found = [lag(int(version)) for version in versions]
+    lags = np.array([math.inf if updates is None else updates for updates in found], np.float64)
+    return lags[index.reshape(segment.versions.shape)]
 
-    Returns:
-        The segment, and the share of its trainable steps that was dropped.
-    """
-    stale = (version_lags(segment, newest) > max_lag) & segment.trainable
-    before = int(segment.trainable.sum())
-    if not stale.any():
-        return segment, 0.0
-    return dataclasses.replace(segment, trainable=segment.trainable & ~stale), float(stale.sum() / max(before, 1))
+
+def drop_stale(segment: Segment, lags: NDArray[np.float64], max_lag: int) -> Segment:
+    """The segment, in which steps with [T, B] lags above `max_lag` do not train."""
+    stale = (lags > max_lag) & segment.trainable
+    return replace(segment, trainable=segment.trainable & ~stale) if stale.any() else segment

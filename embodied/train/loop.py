@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,10 @@ class Loop:
         self.scorer = Scorer(parts.reward, attempt, watch)
         origins = [] if parts.learner is None else [self.rollout.name]
         budget = settings.budget.env_steps
-        self.trainer = Trainer(parts.trained, attempt, watch, origins, settings.rollout.max_lag, budget, self._explain)
+        lag = partial(parts.registry.lag, spec.name)
+        self.trainer = Trainer(
+            parts.trained, attempt, watch, origins, settings.rollout.max_lag, lag, budget, self._explain
+        )
         self.publisher = Publisher(parts.registry, parts.client, spec, attempt, parts.patience, watch)
         self.keeper = Keeper(EpisodeAssembler(env.spec, attempt), parts.store, attempt, watch)
         self.whole_episodes = WholeEpisodes(env.spec, attempt, parts.reward.score)

@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from embodied.data import Segment
 from embodied.errors import RolloutMismatch
 from embodied.learning.learner import EpisodeLearner, Learner
 from embodied.monitor.timing import Stopwatch
-from embodied.rollout.staleness import admit, version_lags
+from embodied.rollout.staleness import drop_stale, version_lags
 from embodied.train.mailbox import Inbox, Outbox
 from embodied.train.messages import METRICS, PUBLISHER, TRAINER, Collected, Credit, Learned, Published, Update
 from embodied.train.metrics import ended, rollout_metrics, successes
@@ -29,7 +30,8 @@ class Trainer:
         attempt: Start of the run.
         watch: Gets the seconds of `learning`.
         origins: Names of the rollouts, each of which gives one segment per update.
-        max_lag: Versions that a trained step may be behind the newest.
+        max_lag: Updates that the version of a trained step may be behind the newest.
+        lag: Updates along the lineage from an older version number to a newer one; None where it is no ancestor.
         budget: Environment steps after which no more segments are asked for.
         explain: Completes the error of an update that refuses its segment.
 
@@ -48,10 +50,12 @@ class Trainer:
         watch: Stopwatch,
         origins: Collection[str],
         max_lag: int,
+        lag: Callable[[int, int], int | None],
         budget: float,
         explain: Explain = lambda error, segment, version: error,
     ) -> None:
-        self.learner, self.watch, self.max_lag, self.budget, self._explain = learner, watch, max_lag, budget, explain
+        self.learner, self.watch, self.max_lag, self.budget = learner, watch, max_lag, budget
+        self._versions_lag, self._explain = lag, explain
         self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
         self.step, self.env_steps = 0, 0
         self.version: Version | None = None
@@ -114,7 +118,8 @@ class Trainer:
     def _update(self, taken: list[Collected]) -> None:
         assert self.version is not None and not isinstance(self.learner, EpisodeLearner)
         newest = self.version.number
-        segments = [admit(collected.segment, newest, self.max_lag)[0] for collected in taken]
+        lags = [version_lags(collected.segment, partial(self._lag, newest)) for collected in taken]
+        segments = [drop_stale(c.segment, lag, self.max_lag) for c, lag in zip(taken, lags, strict=True)]
         with self.watch("learning"):
             try:
                 values = self.learner.update(segments)
@@ -124,11 +129,13 @@ class Trainer:
         steps = sum(segment.steps for segment in segments)
         self.step, self.env_steps = self.step + 1, self.env_steps + steps
         self._consumed |= {collected.origin: collected.count for collected in taken}
-        lags = [version_lags(segment, newest) for segment in segments]
         values |= rollout_metrics([c.segment for c in taken], segments, lags, sum(c.faults for c in taken))
         counts = ended(segments), successes(segments)
         self.outbox.put(METRICS, Learned(self.step, self.env_steps, steps, *counts, values))
         self._send(Update(self.step, self.env_steps, tensors, tuple(segment.id for segment in segments)))
+
+    def _lag(self, newest: int, version: int) -> int | None:
+        return 0 if version == newest else self._versions_lag(version, newest)
 
     def _send(self, update: Update) -> None:
         self.outbox.put(PUBLISHER, update)
