@@ -31,7 +31,6 @@ from embodied.spec import PolicySpec
 from simulators.tabletop import decode_text
 
 SPLITS = Path(str(files("embodied"))) / "configs" / "split"
-AGENT = "robot"
 BATCH = 256
 """Environments played at once, unless told otherwise."""
 WORDS = "instruction"
@@ -163,7 +162,7 @@ def measure(
                 old, made = made, env_under(split, task, env, len(some), seed)
                 if old is not None:
                     old.close()
-                client.hello(made.spec, AGENT)
+                client.hello(made.spec)
             decide = by_policy(client, spec, seed, some)
             played = play(made, decide, some, spec, id="eval", mode="evaluation", record=(WORDS,))
             digests += [_digest(played, row) for row in range(len(some))]

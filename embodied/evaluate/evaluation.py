@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied.client import LocalClient, PolicyClient, RemoteClient
 from embodied.errors import ConfigError, UserError
-from embodied.evaluate.cell import AGENT, Cell, env_under, measure, split_of, under
+from embodied.evaluate.cell import Cell, env_under, measure, split_of, under
 from embodied.evaluate.comparison import compare
 from embodied.evaluate.failures import check_camera, write_failures
 from embodied.evaluate.settings import EvalSettings, Planned, plan
@@ -195,7 +195,7 @@ def _check(cells: Sequence[Planned], policies: Sequence[Measured], settings: Eva
     for planned in cells:
         for policy in policies:
             offered = _probe(planned.split, planned.task, _env(policy, settings), stack).spec
-            policy.client.hello(offered, AGENT)
+            policy.client.hello(offered)
 
 
 def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack) -> list[Measured]:

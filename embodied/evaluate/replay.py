@@ -14,7 +14,6 @@ from embodied.train.settings import Settings
 from simulators.env import BatchEnv
 from simulators.one_agent import OneAgentEnv, OneAgentStep
 
-AGENT = "robot"
 TASK_REWARD = "embodied.rewards.stage.TaskReward"
 
 
@@ -71,13 +70,14 @@ def replay_episode(settings: Settings, episode: Episode) -> Comparison:
     """
     env = make_env(settings.task, settings.env, 1, settings.seed, autoreset=False)
     try:
-        if not isinstance(env, BatchEnv) or AGENT not in episode.agents or not len(episode.initial_state):
+        agent = env.spec.only_agent
+        if not isinstance(env, BatchEnv) or agent not in episode.agents or not len(episode.initial_state):
             fix = "replay one of a task that runs here"
             raise UserError("this episode has no simulator state to start from", f"episode {episode.id}", fix)
         if episode.initial_state.shape != (env.spec.state_size,):
             what = f"the episode has {len(episode.initial_state)} state numbers, the model {env.spec.state_size}"
             raise UserError(what, f"episode {episode.id}", "replay it with the task and code that recorded it")
-        actions = episode.agents[AGENT].actions.shape[2]
+        actions = episode.agents[agent].actions.shape[2]
         if actions != len(env.action_limit):
             what = f"the episode's actions have {actions} numbers, the task takes {len(env.action_limit)}"
             raise UserError(what, f"episode {episode.id}", "replay it with the control that recorded it")
@@ -87,13 +87,14 @@ def replay_episode(settings: Settings, episode: Episode) -> Comparison:
 
 
 def _compare(env: BatchEnv, episode: Episode, compare_rewards: bool) -> Comparison:
-    one, track = OneAgentEnv(env), episode.agents[AGENT]
+    agent = env.spec.only_agent
+    one, track = OneAgentEnv(env), episode.agents[agent]
     seeds = np.array([episode.seed], np.int64)
     observation, starts = one.reset(seeds)
     start = _start_differences(episode, starts.drawn, starts.state[0])
     if not np.array_equal(starts.state[0], episode.initial_state):
         observation, _ = one.reset(seeds, states=episode.initial_state[None])
-    units = {stream.name: stream.unit for stream in env.spec.agents[AGENT].observations}
+    units = {stream.name: stream.unit for stream in env.spec.agents[agent].observations}
     common = [name for name in track.observations if name in units]
     found = Comparison(0, common, track.state_hash is not None, start)
     first = _streams(track, observation, 0, common, units)

@@ -23,13 +23,14 @@ def make_env(task: dict[str, Any], env: dict[str, Any], num_envs: int, seed: int
     return made
 
 
-def make_policy(config: dict[str, Any], env: EnvSpec, seed: int, agent: str = "robot") -> Policy:
-    """A policy for one agent of a env, randomly initialised from `seed`.
+def make_policy(config: dict[str, Any], env: EnvSpec, seed: int, agent: str | None = None) -> Policy:
+    """A policy for one agent of an environment, its only one by default, randomly initialised from `seed`.
 
     Raises:
         ConfigError: As `build_policy`.
         SpecMismatch: It cannot drive that agent.
     """
+    agent = env.only_agent if agent is None else agent
     policy = build_policy(config, env.agents[agent], seed)
     policy.spec.check_env(env, agent)
     return policy

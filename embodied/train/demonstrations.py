@@ -132,7 +132,7 @@ def stored(
     count: int,
     memory_bytes: float,
     say: Callable[[str], None],
-    agent: str = "robot",
+    agent: str,
 ) -> Iterator[Episode]:
     """Stored episodes that succeeded and of which a human or a script chose some step, read one by one.
 

@@ -162,7 +162,7 @@ def _clone_for(run: Parts, seconds: float) -> LocalClient:
     source, limit = run.folder / EPISODES, math.inf  # the run held its own before
     if begin.episodes is not None:
         source, limit = Path(begin.episodes), begin.memory_gb * 1e9
-    cloner.fit(stored(source, policy, begin.demonstrations, limit, run.progress.say))
+    cloner.fit(stored(source, policy, begin.demonstrations, limit, run.progress.say, run.env.spec.only_agent))
     return _serve(run, cloner.tensors())
 
 

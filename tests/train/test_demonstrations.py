@@ -156,7 +156,7 @@ def film(**options: Any) -> FiLMPolicy:
 
 
 def read(folder: Path, policy: Policy, count: int = 0, gb: float = 1.0, said: list[str] | None = None) -> list[str]:
-    return [e.id for e in stored(folder, policy, count, gb * 1e9, (said if said is not None else []).append)]
+    return [e.id for e in stored(folder, policy, count, gb * 1e9, (said if said is not None else []).append, "robot")]
 
 
 def test_a_robots_recordings_are_learned_from_whatever_their_task_and_chunks(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_robots_recordings_are_learned_from_whatever_their_task_and_chunks(tmp
     assert read(tmp_path, policy) == ["one", "three", "two"]
     assert read(tmp_path, policy, 2) == ["one", "three"]
     learner = BehaviourCloning(policy, BCConfig(steps=2, batch=8))
-    metrics = learner.fit(stored(tmp_path, policy, 0, 1e9, print))
+    metrics = learner.fit(stored(tmp_path, policy, 0, 1e9, print, "robot"))
     assert metrics["learner/samples"] == 3 * (4 + 4 + 3 + 2 + 1)
 
 
@@ -183,7 +183,7 @@ def test_episodes_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 
     real = demonstrations.read_episodes
     monkeypatch.setattr(demonstrations, "read_episodes", noted)
-    episodes = stored(tmp_path, film(), 2, 1e9, print)
+    episodes = stored(tmp_path, film(), 2, 1e9, print, "robot")
     assert opened == []
     next(episodes)
     assert opened == ["a"]
