@@ -1,15 +1,17 @@
-"""Checkpoints a killed run goes on from.
+"""Checkpoints from which a killed run continues.
 
-`<step>/{model.safetensors, policy.json, learner.pt, state.json}`, written under a temporary name and renamed, so that a
-checkpoint is whole or absent. `state.json` holds the size and xxh3-128 of the other files and a hash of itself; nothing
-is parsed before these agree. `learner.pt` is read with `weights_only=True`: no code in it ever runs.
+`<step>/{<policy>/model.safetensors, <policy>/policy.json, learner.pt, state.json}`, written under a temporary name and
+renamed, so that a checkpoint is whole or absent. `state.json` holds the size and xxh3-128 of the other files and a hash
+of itself; nothing is parsed before these agree. `learner.pt` is read with `weights_only=True`: no code in it ever runs.
+
+Checkpoints of format 1 had one policy, in the folder itself. Their weights are read; a run cannot resume from them.
 """
 
 import io
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from embodied.errors import CorruptFile, SpecMismatch, UserError
+from embodied.errors import CorruptFile, SpecMismatch, UserError, nearest
 from embodied.files import (
     atomic_dir,
     clean_temporaries,
     disk_errors,
+    fsync_dir,
     read_json,
     read_sealed,
     remove,
@@ -32,14 +35,24 @@ from embodied.files import (
     write_new,
 )
 from embodied.spec import difference
+from embodied.weights.manifest import check_policy_name
 from embodied.weights.tensors import read_tensors, write_tensors
 
-FILES = ("model.safetensors", "policy.json", "learner.pt")
+FORMAT = 2
+WEIGHTS, SPEC, LEARNER, STATE = "model.safetensors", "policy.json", "learner.pt", "state.json"
 FIX = "delete this checkpoint's folder and resume from an earlier one"
 
 _ASIDE = ".replaced"
 _NAME = re.compile(rf"[0-9]{{8,12}}({re.escape(_ASIDE)})?")
 _BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """A policy of a checkpoint: its arrays by name, and its `PolicySpec.to_dict()`."""
+
+    tensors: Mapping[str, NDArray[Any]]
+    spec: Mapping[str, Any]
 
 
 @dataclass
@@ -49,16 +62,14 @@ class Loaded:
     Attributes:
         path: Its folder.
         step: The learner's step at which it was saved.
-        tensors: The policy's arrays.
-        spec: `PolicySpec.to_dict()` of the policy.
+        policies: Name to policy.
         learner: As saved, with tensors where there were arrays.
         state: The JSON state.
     """
 
     path: Path
     step: int
-    tensors: dict[str, NDArray[Any]]
-    spec: dict[str, Any]
+    policies: dict[str, SavedPolicy]
     learner: dict[str, Any]
     state: dict[str, Any]
 
@@ -66,8 +77,7 @@ class Loaded:
 def save(
     folder: Path,
     step: int,
-    policy_tensors: Mapping[str, NDArray[Any]],
-    policy_spec: Mapping[str, Any],
+    policies: Mapping[str, SavedPolicy],
     learner_state: Mapping[str, Any],
     state: Mapping[str, Any],
     keep: int = 3,
@@ -79,6 +89,7 @@ def save(
 
     Args:
         folder: The run's `checkpoints`, made if missing.
+        policies: Name to policy.
         learner_state: Nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings, bytes and None.
             Arrays are stored as tensors and come back as tensors, since `weights_only` reads no numpy.
         state: Plain JSON.
@@ -92,7 +103,8 @@ def save(
     """
     learner = io.BytesIO()
     torch.save(_plain(learner_state, "learner_state"), learner)
-    contents: dict[str, bytes | memoryview] = {"policy.json": _json(policy_spec), "learner.pt": learner.getbuffer()}
+    for name in policies:
+        check_policy_name(name)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     clean_temporaries(folder)
@@ -100,11 +112,15 @@ def save(
     aside = path.with_name(path.name + _ASIDE)
     try:
         with atomic_dir(path) as part:
-            write_tensors(part / "model.safetensors", policy_tensors)
-            for name, data in contents.items():
-                write_new(part / name, [data])
-            body = {"step": step, "files": {name: _checksum(part / name) for name in FILES}, "state": dict(state)}
-            write_new(part / "state.json", [sealed(body)])
+            for name, policy in policies.items():
+                (part / name).mkdir()
+                write_tensors(part / name / WEIGHTS, policy.tensors)
+                write_new(part / name / SPEC, [_json(policy.spec)])
+                fsync_dir(part / name)
+            write_new(part / LEARNER, [learner.getbuffer()])
+            files = {name: _checksum(part / name) for name in _files(policies)}
+            body = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
+            write_new(part / STATE, [sealed(body)])
             if path.exists():
                 # Found by `checkpoints` under this name too, should this process die before the new one has its own.
                 _discard(aside)
@@ -135,7 +151,7 @@ def discard_after(folder: Path, step: int) -> None:
 
 
 def steps(folder: Path) -> set[int]:
-    """Steps of which there is a checkpoint, whole or damaged."""
+    """Steps that have a checkpoint, whole or damaged."""
     return {_order(path)[0] for path in checkpoints(folder)}
 
 
@@ -151,23 +167,25 @@ def _order(path: Path) -> tuple[int, bool]:
 
 def latest(
     folder: Path,
-    spec: Mapping[str, Any] | None = None,
+    specs: Mapping[str, Mapping[str, Any]] | None = None,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> Loaded | None:
     """Load the newest checkpoint that is whole; None if there is none at all.
 
     Args:
-        spec: As for `load`.
+        folder: The run's `checkpoints`.
+        specs: As for `load`.
         report: Called with one line for each damaged one that is skipped.
 
     Raises:
         SpecMismatch: The newest whole one is of another policy.
+        UserError: The newest whole one is of format 1.
         CorruptFile: There are checkpoints, and all are damaged; names the newest one's damage.
     """
     damage: list[CorruptFile] = []
     for path in reversed(checkpoints(folder)):
         try:
-            return load(path, spec)
+            return load(path, specs)
         except CorruptFile as error:
             damage.append(error)
             report(f"skipping a damaged checkpoint: {error.line()}")
@@ -176,8 +194,13 @@ def latest(
     return None
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is a checkpoint, whole or damaged."""
+    return (path / STATE).is_file()
+
+
 def verify(path: Path) -> dict[str, Any]:
-    """Check every file's size and hash; returns the content of `state.json`.
+    """Check every file's size and hash; returns the content of `state.json`, `format` included.
 
     Raises:
         UserError: No such folder.
@@ -187,9 +210,11 @@ def verify(path: Path) -> dict[str, Any]:
         raise UserError(
             "no such checkpoint", str(path), f"known: {', '.join(p.name for p in checkpoints(path.parent))}"
         )
-    file = path / "state.json"
-    body = read_sealed(file, FIX)
-    if set(body) != {"step", "files", "state"} or set(body["files"]) != set(FILES):
+    file = path / STATE
+    body = {"format": 1} | read_sealed(file, FIX)
+    if set(body) != {"format", "step", "files", "state"} or not isinstance(body["files"], dict):
+        raise CorruptFile("not the state of a checkpoint", str(file), FIX)
+    if set(body["files"]) != _files(_policies(body)):
         raise CorruptFile("not the state of a checkpoint", str(file), FIX)
     for name, (size, digest) in body["files"].items():
         try:
@@ -204,30 +229,70 @@ def verify(path: Path) -> dict[str, Any]:
     return body
 
 
-def load(path: Path, spec: Mapping[str, Any] | None = None) -> Loaded:
+def load(path: Path, specs: Mapping[str, Mapping[str, Any]] | None = None) -> Loaded:
     """Read a checkpoint, on the CPU, after `verify`.
 
     Args:
-        spec: `PolicySpec.to_dict()` the checkpoint must have; None takes any.
+        path: Its folder.
+        specs: Name to `PolicySpec.to_dict()` of the policies that the checkpoint must have; None takes any.
 
     Raises:
         UserError, CorruptFile: As `verify`.
-        SpecMismatch: The checkpoint is of another policy; names the first field that differs.
+        UserError: It is of format 1.
+        SpecMismatch: The checkpoint is of other policies; names the first field that differs.
     """
     body = verify(path)
-    saved = read_json(path / "policy.json", FIX)
-    if spec is not None:
-        check_spec(saved, spec, str(path / "policy.json"))
-    tensors = read_tensors(path / "model.safetensors", body["files"]["model.safetensors"][0], FIX)
+    if body["format"] != FORMAT:
+        fix = f"start a new run from its weights: warm_start.weights={path}"
+        raise UserError(f"a checkpoint of format {body['format']}: a run resumes from format {FORMAT}", str(path), fix)
+    policies = {name: _read_policy(path, body, name) for name in _policies(body)}
+    if specs is not None:
+        for name in sorted(specs.keys() ^ policies.keys()):
+            what = f"the checkpoint has {'no' if name in specs else 'a'} policy {name}"
+            raise SpecMismatch(what, str(path), "resume with the policies it was trained with, or start a new run")
+        for name, spec in specs.items():
+            check_spec(policies[name].spec, spec, str(path / name / SPEC))
     try:
-        learner = torch.load(path / "learner.pt", map_location="cpu", weights_only=True)
+        learner = torch.load(path / LEARNER, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds; the bytes are as saved, so another torch wrote them
         raise CorruptFile(
             f"this torch ({torch.__version__}) cannot read it: {str(error).splitlines()[0][:200]}",
-            str(path / "learner.pt"),
+            str(path / LEARNER),
             "resume with the torch that saved it",
         ) from None
-    return Loaded(path, body["step"], tensors, saved, learner, body["state"])
+    return Loaded(path, body["step"], policies, learner, body["state"])
+
+
+def read_policy(path: Path, name: str) -> SavedPolicy:
+    """A policy of a checkpoint of any format, after `verify`: the one of this name, or the only one.
+
+    Raises:
+        UserError, CorruptFile: As `verify`.
+        UserError: The checkpoint has several policies, and none of this name.
+    """
+    body = verify(path)
+    names = _policies(body)
+    if name not in names and len(names) != 1:
+        raise UserError(f"the checkpoint has no policy {name}", str(path), nearest(name, names))
+    return _read_policy(path, body, name if name in names else names[0])
+
+
+def _policies(body: Mapping[str, Any]) -> list[str]:
+    """Names of the policies of a checkpoint; an empty one for that of format 1."""
+    if body["format"] == 1:
+        return [""]
+    return sorted(name.partition("/")[0] for name in body["files"] if name.endswith(f"/{WEIGHTS}"))
+
+
+def _files(policies: Iterable[str]) -> set[str]:
+    """Names of the files of a checkpoint beside its state."""
+    return {LEARNER, *(f"{name}/{file}".lstrip("/") for name in policies for file in (WEIGHTS, SPEC))}
+
+
+def _read_policy(path: Path, body: Mapping[str, Any], name: str) -> SavedPolicy:
+    size = body["files"][f"{name}/{WEIGHTS}".lstrip("/")][0]
+    spec = read_json(path / name / SPEC, FIX)
+    return SavedPolicy(read_tensors(path / name / WEIGHTS, size, FIX), spec)
 
 
 def check_spec(

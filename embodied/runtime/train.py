@@ -96,7 +96,7 @@ def _resume(loop: Loop) -> bool:
     if held is not None and held.restore:
         saved: checkpoints.Loaded | None = _rolled_back(loop)
     else:
-        held, saved = None, checkpoints.latest(parts.folder / "checkpoints", parts.spec.to_dict())
+        held, saved = None, checkpoints.latest(parts.folder / "checkpoints", {parts.spec.name: parts.spec.to_dict()})
     if saved is None:
         parts.metrics.truncate_after(-1)
         say(f"starting {parts.folder} anew")
@@ -118,13 +118,13 @@ def _rolled_back(loop: Loop) -> checkpoints.Loaded:
         InfrastructureError: There is none any more.
     """
     parts = loop.parts
-    folder, spec = parts.folder / "checkpoints", parts.spec.to_dict()
+    folder, specs = parts.folder / "checkpoints", {parts.spec.name: parts.spec.to_dict()}
     there = checkpoints.steps(folder)
     for version, step in parts.registry.restorable(parts.spec.name):
         if step not in there:
             continue
         try:
-            saved = checkpoints.load(folder / f"{step:08d}", spec)
+            saved = checkpoints.load(folder / f"{step:08d}", specs)
         except CorruptFile as error:
             parts.progress.say(f"not the checkpoint of version {version.number}: {error.line()}")
             continue

@@ -26,8 +26,7 @@ def save(parts: Parts, stages: Mapping[str, Stage], step: int, state: Mapping[st
     checkpoint.save(
         folder,
         step,
-        policy_tensors=parts.trained.tensors(),
-        policy_spec=parts.spec.to_dict(),
+        policies={parts.spec.name: checkpoint.SavedPolicy(parts.trained.tensors(), parts.spec.to_dict())},
         learner_state={name: stage.state() for name, stage in stages.items()},
         state=state,
         keep=parts.settings.checkpoint.keep,

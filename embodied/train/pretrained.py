@@ -32,7 +32,7 @@ def find_weights(source: str, runs: Path, policy: str) -> str:
         WeightsRefused: The run does not keep that version.
     """
     path = Path(source)
-    if run_folder.is_there(path) and (path.is_file() or (path / "state.json").is_file()):
+    if run_folder.is_there(path) and (path.is_file() or checkpoint.is_checkpoint(path)):
         return str(path.resolve())
     run, _, version = source.rpartition(":") if ":" in source else (source, "", "latest")
     folder = run_folder.resolve(run, runs)
@@ -58,10 +58,10 @@ def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:
     limit = 2 * sum(array.nbytes for array in own.values())
     if path.is_file():
         tensors = _read_file(path, policy, limit)
-    elif (path / "state.json").is_file():
-        checkpoint.verify(path)
-        check_spec(read_json(path / "policy.json", _DAMAGED), policy.spec.to_dict(), str(path))
-        tensors = read_tensors(path / "model.safetensors", limit, _DAMAGED)
+    elif checkpoint.is_checkpoint(path):
+        saved = checkpoint.read_policy(path, policy.spec.name)
+        check_spec(saved.spec, policy.spec.to_dict(), str(path))
+        tensors = dict(saved.tensors)
     else:
         folder, _, version = source.rpartition(":")
         registry = Registry(Path(folder) / "weights")
@@ -86,10 +86,11 @@ def check_tensors(tensors: dict[str, NDArray[Any]], own: dict[str, NDArray[Any]]
 
 
 def _read_file(path: Path, policy: Policy, limit: int) -> dict[str, NDArray[Any]]:
-    """Tensors of a file; where it is a checkpoint's or a version's, as what lies beside it tells."""
+    """Tensors of a file; one of a checkpoint or a version is verified, and its spec compared."""
     beside, whole = path.parent, path.name == TENSORS
-    if whole and (beside / "state.json").is_file():
-        checkpoint.verify(beside)
+    for folder in (beside, beside.parent):
+        if whole and checkpoint.is_checkpoint(folder) and (beside / "policy.json").is_file():
+            checkpoint.verify(folder)
     if (beside / "policy.json").is_file():
         check_spec(read_json(beside / "policy.json", _DAMAGED), policy.spec.to_dict(), str(path))
     elif (beside / MANIFEST).is_file():

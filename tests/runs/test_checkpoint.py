@@ -13,20 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from embodied.errors import CorruptFile, SpecMismatch, UserError
+from embodied.errors import CorruptFile, MessageError, SpecMismatch, UserError
 from embodied.files import TEMPORARY, sealed
-from embodied.runs.checkpoint import FILES, checkpoints, latest, load, save
+from embodied.runs.checkpoint import FORMAT, SavedPolicy, _checksum, checkpoints, latest, load, read_policy, save
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 FAULTS = Path(__file__).parents[1] / "faults.py"
 AGENT = AgentSpec((Stream("joint_pos", (7,), unit="rad"), Stream("cube_pos", (3,))), (Stream("joint_delta", (7,)),))
 SPEC = PolicySpec("mlp", AGENT, chunk=4, execute=2, extra={"hidden": [64, 64]}).to_dict()
+SPECS = {"mlp": SPEC}
+FILES = ("mlp/model.safetensors", "mlp/policy.json", "learner.pt")
 TENSORS = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(3, np.int64)}
+POLICIES = {"mlp": SavedPolicy(TENSORS, SPEC)}
 LEARNER = {"count": 1}
 
 
 def write(folder: Path, step: int, **more: Any) -> Path:
-    return save(folder, step, TENSORS, SPEC, more.pop("learner", LEARNER), more.pop("state", {"step": step}), **more)
+    return save(folder, step, POLICIES, more.pop("learner", LEARNER), more.pop("state", {"step": step}), **more)
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
@@ -50,14 +53,15 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         5: [b"bytes", (1, 2.5, "text")],
     }
     state = {"versions": [1, 2], "loss": 0.1, "best": float("-inf")}
-    path = save(tmp_path / "checkpoints", 12, TENSORS, SPEC, learner, state)
+    path = save(tmp_path / "checkpoints", 12, POLICIES, learner, state)
     assert path.name == "00000012"
-    assert {file.name for file in path.iterdir()} == {*FILES, "state.json"}
-    loaded = load(path, SPEC)
-    assert (loaded.path, loaded.step, loaded.spec, loaded.state) == (path, 12, SPEC, state)
+    assert {str(file.relative_to(path)) for file in path.rglob("*.*")} == {*FILES, "state.json"}
+    loaded = load(path, SPECS)
+    saved = loaded.policies["mlp"]
+    assert (loaded.path, loaded.step, saved.spec, loaded.state) == (path, 12, SPEC, state)
     for name, array in TENSORS.items():
-        np.testing.assert_array_equal(loaded.tensors[name], array)
-        assert loaded.tensors[name].dtype == array.dtype
+        np.testing.assert_array_equal(saved.tensors[name], array)
+        assert saved.tensors[name].dtype == array.dtype
     assert loaded.learner["mean"].dtype == torch.float64 and loaded.learner["mean"].tolist() == [0, 1, 2]
     assert loaded.learner["flags"].tolist() == [True, False] and loaded.learner["count"] == 5
     assert loaded.learner[5] == [b"bytes", (1, 2.5, "text")]
@@ -85,7 +89,7 @@ def test_the_newest_are_kept_and_a_left_continuation_is_removed(tmp_path: Path) 
     assert [path.name for path in checkpoints(tmp_path)] == ["00000002", "00000005", "00000006"]
     write(tmp_path, 6, keep=1, state={"again": True})
     assert [path.name for path in checkpoints(tmp_path)] == ["00000006"]
-    loaded = latest(tmp_path, SPEC)
+    loaded = latest(tmp_path, SPECS)
     assert loaded and loaded.state == {"again": True}
 
 
@@ -95,14 +99,14 @@ def test_a_damaged_newest_is_skipped_and_reported(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         write(tmp_path, step)
     (tmp_path / "00000003" / "learner.pt").unlink()
-    with (tmp_path / "00000002" / "model.safetensors").open("ab") as file:
+    with (tmp_path / "00000002" / "mlp" / "model.safetensors").open("ab") as file:
         file.write(b"x")
-    loaded = latest(tmp_path, SPEC, lines.append)
+    loaded = latest(tmp_path, SPECS, lines.append)
     assert loaded and loaded.step == 1
     assert len(lines) == 2 and "learner.pt" in lines[0] and "saved as" in lines[1]
     (tmp_path / "00000001" / "state.json").write_text("{}")
     with pytest.raises(CorruptFile, match=r"no whole checkpoint.*start a new run"):
-        latest(tmp_path, SPEC, lines.append)
+        latest(tmp_path, SPECS, lines.append)
     with pytest.raises(UserError, match=r"no such checkpoint.*00000001, 00000002"):
         load(tmp_path / "00000007")
 
@@ -127,10 +131,10 @@ def test_another_spec_is_named_by_field(tmp_path: Path, change, field: str) -> N
     path, other = write(tmp_path, 1), copy.deepcopy(SPEC)
     change(other)
     with pytest.raises(SpecMismatch) as caught:
-        load(path, other)
+        load(path, {"mlp": other})
     assert field in caught.value.line()
     with pytest.raises(SpecMismatch):
-        latest(tmp_path, other)
+        latest(tmp_path, {"mlp": other})
 
 
 @pytest.mark.parametrize("name", [*FILES, "state.json"])
@@ -150,6 +154,37 @@ def test_altered_and_truncated_files_are_found(tmp_path: Path, name: str) -> Non
                 assert name == "state.json" and (again.step, again.state) == (loaded.step, loaded.state)
 
 
+def test_policies_are_saved_apart_and_others_are_refused(tmp_path: Path) -> None:
+    other = {"weight": np.ones(2, np.float32)}
+    both = {"mlp": SavedPolicy(TENSORS, SPEC), "left.arm": SavedPolicy(other, SPEC | {"name": "left.arm"})}
+    path = save(tmp_path, 1, both, LEARNER, {})
+    loaded = load(path, {name: policy.spec for name, policy in both.items()})
+    for name, policy in both.items():
+        assert loaded.policies[name].tensors.keys() == policy.tensors.keys()
+        assert read_policy(path, name).spec == policy.spec
+    with pytest.raises(SpecMismatch, match=r"has a policy left\.arm"):
+        load(path, SPECS)
+    with pytest.raises(SpecMismatch, match="has no policy right"):
+        load(path, {name: policy.spec for name, policy in both.items()} | {"right": SPEC})
+    with pytest.raises(MessageError):
+        save(tmp_path, 2, {"../out": both["mlp"]}, LEARNER, {})
+    assert [found.name for found in checkpoints(tmp_path)] == ["00000001"]
+
+
+def test_a_checkpoint_of_format_1_gives_weights_and_no_resume(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    for name in ("model.safetensors", "policy.json"):
+        (path / "mlp" / name).rename(path / name)
+    files = {name: _checksum(path / name) for name in ("model.safetensors", "policy.json", "learner.pt")}
+    (path / "state.json").write_bytes(sealed({"step": 1, "files": files, "state": {}}))
+    for refused in (lambda: load(path, SPECS), lambda: latest(tmp_path, SPECS)):
+        with pytest.raises(UserError, match=r"format 1.*warm_start\.weights=") as caught:
+            refused()
+        assert "\n" not in caught.value.line()
+    saved = read_policy(path, "mlp")
+    assert saved.spec == SPEC and saved.tensors.keys() == TENSORS.keys()
+
+
 def test_code_in_a_checkpoint_never_runs(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -157,9 +192,7 @@ def test_code_in_a_checkpoint_never_runs(tmp_path: Path) -> None:
 
     path = write(tmp_path, 1)
     torch.save({"a": Evil()}, path / "learner.pt", pickle_module=pickle)
-    from embodied.runs.checkpoint import _checksum
-
-    body = {"step": 1, "files": {name: _checksum(path / name) for name in FILES}, "state": {}}
+    body = {"format": FORMAT, "step": 1, "files": {name: _checksum(path / name) for name in FILES}, "state": {}}
     (path / "state.json").write_bytes(sealed(body))
     with pytest.raises(CorruptFile, match=r"learner\.pt"):
         load(path)
@@ -173,7 +206,7 @@ def work(folder: Path) -> None:
     log = folder / "saved"
     step = int(log.read_text().split()[-1]) + 1 if log.exists() else 1
     for _ in range(2):  # the second replaces a whole checkpoint
-        save(folder / "checkpoints", step, TENSORS, SPEC, {"big": np.full(2000, step)}, {"step": step}, keep=1)
+        save(folder / "checkpoints", step, POLICIES, {"big": np.full(2000, step)}, {"step": step}, keep=1)
         with log.open("a") as file:
             file.write(f"{step}\n")
 
@@ -181,7 +214,7 @@ def work(folder: Path) -> None:
 def check(folder: Path, outcome: str) -> None:
     lines: list[str] = []
     saved = [int(line) for line in (folder / "saved").read_text().split()] if (folder / "saved").exists() else []
-    loaded = latest(folder / "checkpoints", SPEC, lines.append)
+    loaded = latest(folder / "checkpoints", SPECS, lines.append)
     assert not lines, "a half-written checkpoint looks whole"
     if saved:
         assert loaded and loaded.step >= saved[-1], "a saved checkpoint is gone"

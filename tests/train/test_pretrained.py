@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embodied.cli.compose import compose_config
 from embodied.errors import CorruptFile, EmbodiedError, SpecMismatch, UserError, WeightsRefused
+from embodied.files import sealed
 from embodied.monitor.summary import read_summary
 from embodied.runs import checkpoint, run_folder
 from embodied.runtime.train import train
@@ -43,7 +44,8 @@ MAKES = pytest.mark.parametrize(("make", "parameter"), [(mlp, "actor.0.weight"),
 
 
 def save(folder: Path, policy: TorchPolicy) -> Path:
-    return checkpoint.save(folder, 3, policy.tensors(), policy.spec.to_dict(), {}, {})
+    saved = checkpoint.SavedPolicy(policy.tensors(), policy.spec.to_dict())
+    return checkpoint.save(folder, 3, {policy.spec.name: saved}, {}, {})
 
 
 def publish(root: Path, name: str, policy: TorchPolicy, times: int = 1) -> Path:
@@ -72,8 +74,8 @@ def test_every_kind_of_source_gives_the_weights(tmp_path: Path, make: Make, para
     theirs, ours = make(1), make(2)
     saved = save(tmp_path / "checkpoints", theirs)
     folder = publish(tmp_path, "a", theirs, times=2)
-    shutil.copy(saved / "model.safetensors", tmp_path / "alone.safetensors")
-    for source in (saved, saved / "model.safetensors", tmp_path / "alone.safetensors"):
+    shutil.copy(saved / theirs.spec.name / "model.safetensors", tmp_path / "alone.safetensors")
+    for source in (saved, saved / theirs.spec.name / "model.safetensors", tmp_path / "alone.safetensors"):
         assert_same(read(source, ours, tmp_path), theirs.tensors())
     assert parameter in theirs.tensors()
     for source, number in (("a", 2), ("a:1", 1), (f"{folder}:2", 2), ("a:latest", 2)):
@@ -105,7 +107,7 @@ def test_a_parameter_that_does_not_fit_is_named(tmp_path: Path, make: Make, para
     registry = Registry(folder / "weights")
     registry.publish("p", registry.reserve("p"), tensors, spec)
     write_tensors(tmp_path / "alone.safetensors", tensors)
-    saved = checkpoint.save(tmp_path / "checkpoints", 1, tensors, spec, {}, {})
+    saved = checkpoint.save(tmp_path / "checkpoints", 1, {"p": checkpoint.SavedPolicy(tensors, spec)}, {}, {})
     policy = make(2)
     before = policy.tensors()
     for source in ("a", tmp_path / "alone.safetensors", saved):
@@ -133,7 +135,7 @@ def test_another_spec_or_tokenizer_is_refused_by_its_field(
     saved = save(tmp_path / "checkpoints", theirs)
     publish(tmp_path, "a", theirs)
     version = next((tmp_path / "a" / "weights" / "p").glob("1-*"))
-    for source in (saved, saved / "model.safetensors", "a", version / "model.safetensors"):
+    for source in (saved, saved / theirs.spec.name / "model.safetensors", "a", version / "model.safetensors"):
         with pytest.raises(SpecMismatch, match=field) as error:
             read(source, ours, tmp_path)
         assert "\n" not in error.value.line()
@@ -167,9 +169,28 @@ def test_a_source_that_is_not_there_is_said(tmp_path: Path, source: str, error: 
     assert "\n" not in raised.value.line()
 
 
+def test_checkpoints_of_format_1_and_of_several_policies_give_their_weights(tmp_path: Path) -> None:
+    theirs, ours = mlp(1), mlp(2)
+    saved = save(tmp_path / "checkpoints", theirs)
+    (saved / "p" / "model.safetensors").rename(saved / "model.safetensors")
+    (saved / "p" / "policy.json").rename(saved / "policy.json")
+    names = ("model.safetensors", "policy.json", "learner.pt")
+    files = {name: checkpoint._checksum(saved / name) for name in names}
+    (saved / "state.json").write_bytes(sealed({"step": 3, "files": files, "state": {}}))
+    for source in (saved, saved / "model.safetensors"):
+        assert_same(read(source, ours, tmp_path), theirs.tensors())
+    both = {name: checkpoint.SavedPolicy(p.tensors(), p.spec.to_dict()) for name, p in (("p", theirs), ("q", ours))}
+    two = checkpoint.save(tmp_path / "two", 1, both, {}, {})
+    for source in (two, two / "p" / "model.safetensors"):
+        assert_same(read(source, mlp(3), tmp_path), theirs.tensors())
+    alone = checkpoint.save(tmp_path / "alone", 1, {"q": both["p"], "r": both["q"]}, {}, {})
+    with pytest.raises(UserError, match="no policy p"):
+        read(alone, ours, tmp_path)
+
+
 def test_damaged_bytes_are_never_parsed(tmp_path: Path) -> None:
     saved = save(tmp_path / "checkpoints", mlp())
-    file = saved / "model.safetensors"
+    file = saved / "p" / "model.safetensors"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
@@ -185,7 +206,7 @@ def test_damaged_bytes_are_never_parsed(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match=r"other content"):
         read(version, mlp(), tmp_path)
     saved = save(tmp_path / "others", mlp())
-    (saved / "policy.json").write_text(json.dumps({"name": "p"}))
+    (saved / "p" / "policy.json").write_text(json.dumps({"name": "p"}))
     with pytest.raises(CorruptFile, match=r"policy\.json"):
         read(saved, mlp(), tmp_path)
 
