@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
-from embodied.errors import ConfigError, nearest
+from embodied.errors import ConfigError
+from embodied.settings import checked, configured
 
 
 def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> Any:
@@ -24,25 +25,18 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     """
     target, path = resolve(config, where), config.get("_target_")
     options = {str(key): value for key, value in config.items() if key != "_target_"}
-    settings = _settings_of(target)
-    fields = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
+    kind = _settings_of(target)
+    fields = {field.name for field in dataclasses.fields(kind)} if kind is not None else set()
     given = {name: value for name, value in extra.items() if name in fields}
     rest = {name: value for name, value in extra.items() if name not in fields}
     try:
-        signature = inspect.signature(target)
-        supplied = {*extra, *signature.bind_partial(*args, **rest).arguments}
+        supplied = {*extra, *inspect.signature(target).bind_partial(*args, **rest).arguments}
     except (TypeError, ValueError):
-        raise ConfigError(f"{path} is not made for {where}", f"{where}._target_", "give another import path") from None
-    known = {name for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD} - supplied
-    if settings is not None:
-        known = fields - set(extra)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for key in options:
-        if key not in known and (not takes_any or key in supplied):
-            raise ConfigError(f"{path} takes no {key}", f"{where}.{key}", nearest(key, known))
-    if settings is None:
-        return target(*args, **_checked(target, options, where), **extra)
-    return target(*args, config=settings(**_checked(settings, given | options, where)), **rest)
+        fix = "give another import path"
+        raise ConfigError(f"{path} is not made for {where}", f"{where}._target_", fix) from None
+    if kind is None:
+        return target(*args, **checked(target, options, where, supplied), **extra)
+    return target(*args, config=configured(kind, options, where, **given), **rest)
 
 
 def defaults(config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -101,21 +95,3 @@ def _settings_of(target: Any) -> type | None:
         return None
     hint = get_type_hints(target.__init__).get("config")
     return next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)  # type: ignore[return-value]
-
-
-def _checked(target: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Options as what `target` annotates them with, where that is a plain number, word or truth value."""
-    hints = get_type_hints(
-        target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
-    )
-    values = dict(options)
-    for key, value in values.items():
-        hint = hints.get(key)
-        if hint is float and type(value) is int:
-            values[key] = float(value)
-        elif hint in (int, float, str, bool) and type(value) is not hint:
-            raise ConfigError(f"{key} cannot be {value!r}", f"{where}.{key}", f"give {_KINDS[hint]}")
-    return values
-
-
-_KINDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}

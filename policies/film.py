@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied import noise
-from embodied.errors import ConfigError
+from embodied.settings import AboveZero, AtLeastOne, configured, settings
 from embodied.spec import AgentSpec
 from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, module_key, seeded_
 from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged
 from policies.nn import gaussian_entropy, gaussian_log_prob
 from policies.senses import Senses
-from policies.settings import configured
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
 
 
-@dataclass(frozen=True)
+@settings("policy")
 class FiLMSettings(VLASettings):
     """Of a FiLM policy.
 
@@ -31,17 +29,15 @@ class FiLMSettings(VLASettings):
         init_std: Standard deviation of raw actions to begin with.
     """
 
-    width: int = 64
-    hidden: int = 256
-    init_std: float = 0.3
+    width: AtLeastOne = 64
+    hidden: AtLeastOne = 256
+    init_std: AboveZero = 0.3
 
     identity = ("channels", "width", "hidden")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_multiple("width", HEADS, "the words' heads")
-        if not self.init_std > 0:
-            raise ConfigError(f"init_std {self.init_std}", "policy.init_std", "give a number above zero")
 
 
 class FiLMNetwork(VLANetwork):

@@ -7,17 +7,17 @@ expert, reads what it made of them in every denoising step. Reinforcement learni
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied import noise as keyed
-from embodied.errors import ConfigError
+from embodied.settings import AboveZero, AtLeastOne, configured, settings
 from embodied.spec import AgentSpec, Stream
 from policies.denoising import (
     denoising_times,
@@ -35,11 +35,10 @@ from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged
 from policies.nn import gaussian_log_prob
 from policies.senses import Senses
-from policies.settings import configured
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
 
 
-@dataclass(frozen=True)
+@settings("policy")
 class FlowSettings(VLASettings):
     """Of a flow policy, which may do without pictures or an instruction.
 
@@ -52,15 +51,14 @@ class FlowSettings(VLASettings):
     """
 
     grid: bool = True
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
-    expert_width: int = 64
-    steps: int = 4
-    noise: float = 0.3
-    times: int = 4
+    width: AtLeastOne = 64
+    layers: AtLeastOne = 2
+    heads: AtLeastOne = 4
+    expert_width: AtLeastOne = 64
+    steps: Annotated[int, Ge(2)] = 4
+    noise: AboveZero = 0.3
+    times: AtLeastOne = 4
 
-    least: ClassVar = {**VLASettings.least, "steps": 2}
     identity = ("channels", "grid", "width", "layers", "heads", "expert_width", "steps", "noise")
     may_lack = True
 
@@ -68,8 +66,6 @@ class FlowSettings(VLASettings):
         super().__post_init__()
         for name, unit in (("width", math.lcm(4, self.heads)), ("expert_width", 2 * self.heads)):
             self.require_multiple(name, unit, f"with {self.heads} heads")
-        if not self.noise > 0:
-            raise ConfigError(f"noise {self.noise}", "policy.noise", "give a number above zero")
 
 
 class FlowNetwork(VLANetwork):

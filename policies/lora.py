@@ -2,20 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Len
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from embodied.errors import ConfigError, nearest
+from embodied.settings import AtLeastOne, Text, Weight, settings
 
 ADAPTER = "default"
 
 
-@dataclass(frozen=True)
+@settings("policy.lora")
 class Lora:
     """Which weights are adapted, and how.
 
@@ -24,13 +25,9 @@ class Lora:
         targets: Last names of the linear layers that are adapted.
     """
 
-    rank: int = 8
-    alpha: float = 0.0
-    targets: tuple[str, ...] = ("q_proj", "v_proj")
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha < 0 or not self.targets:
-            raise ConfigError(f"rank {self.rank}, alpha {self.alpha}", "policy.lora", "give rank >= 1 and targets")
+    rank: AtLeastOne = 8
+    alpha: Weight = 0.0
+    targets: Annotated[tuple[Text, ...], Len(1)] = ("q_proj", "v_proj")
 
     @property
     def identity(self) -> dict[str, Any]:

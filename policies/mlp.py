@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied import noise
-from embodied.errors import ConfigError, SpecMismatch
+from embodied.errors import SpecMismatch
+from embodied.settings import AboveZero, AtLeastOne, Seed, configured
 from embodied.spec import AgentSpec
 from policies.network import Decided, Inputs, Judged, PolicyNetwork
 from policies.nn import gaussian_entropy, gaussian_log_prob, tanh_mlp
 from policies.senses import Senses, action_scales
-from policies.settings import configured
 from policies.torch_policy import TorchPolicy
 
 BLOCK = 64
@@ -100,16 +100,14 @@ class MLPPolicy(TorchPolicy):
         self,
         name: str,
         agent: AgentSpec,
-        hidden: Sequence[int] = (128, 128),
-        init_std: float = 0.6,
-        action_scale: float | Mapping[str, float] | None = None,
-        seed: int = 0,
+        hidden: Sequence[AtLeastOne] = (128, 128),
+        init_std: AboveZero = 0.6,
+        action_scale: AboveZero | Mapping[str, AboveZero] | None = None,
+        seed: Seed = 0,
     ) -> None:
         senses = Senses(tuple(s for s in agent.observations if s.dtype == "float32" and len(s.shape) < 2))
         if not senses.state:
             raise SpecMismatch(f"policy {name} finds no float32 observation", "spec", "use a policy that takes images")
-        if not init_std > 0 or any(width < 1 for width in hidden):
-            raise ConfigError(f"init_std {init_std}, hidden {tuple(hidden)}", "policy", "both must be positive")
         scale = action_scales(agent, action_scale)
         network = GaussianActorCritic(senses.sizes[0], 1, scale, hidden, init_std, seed)
         extra = {"kind": "mlp", "hidden": list(hidden), "action_scale": scale}

@@ -3,18 +3,20 @@ robot's state as embeddings, and says one token per number of the chunk (RT-2, B
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from annotated_types import Ge, Len
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from embodied import noise
-from embodied.errors import ConfigError, WeightsRefused
+from embodied.errors import WeightsRefused
+from embodied.settings import AtLeastOne, Count, Share, configured, settings
 from embodied.spec import AgentSpec
 from embodied.weights.sidecar import check_beside
 from embodied.weights.tensors import read_tensors
@@ -25,14 +27,13 @@ from policies.mlp import ACTION_NOISE
 from policies.network import Decided, Inputs, Judged
 from policies.prompts import InstructionTokens, PictureTokens
 from policies.senses import Senses
-from policies.settings import configured
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
 
 TOKEN_STD = 0.02
 """Of the decoder's embeddings and weights to begin with."""
 
 
-@dataclass(frozen=True)
+@settings("policy")
 class TokenSettings(VLASettings):
     """Of a token policy.
 
@@ -50,22 +51,21 @@ class TokenSettings(VLASettings):
         block: As in `TorchPolicy`.
     """
 
-    bins: int = 256
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    kv_heads: int = 2
-    ff: int = 384
-    channels: tuple[int, ...] = (16, 32, 64, 64, 64)
+    bins: Annotated[int, Ge(2)] = 256
+    width: AtLeastOne = 128
+    layers: AtLeastOne = 3
+    heads: AtLeastOne = 4
+    kv_heads: AtLeastOne = 2
+    ff: AtLeastOne = 384
+    channels: Annotated[tuple[AtLeastOne, ...], Len(1)] = (16, 32, 64, 64, 64)
     grid: bool = True
-    vision_layers: int = 0
-    word_tokens: int = 2
-    token_dropout: float = 0.5
+    vision_layers: Count = 0
+    word_tokens: AtLeastOne = 2
+    token_dropout: Share = 0.5
     lora: Lora | None = None
     base: str | None = None
-    block: int = 16
+    block: AtLeastOne = 16
 
-    least: ClassVar = {**VLASettings.least, "bins": 2, "vision_layers": 0}
     identity = (
         "bins", "width", "layers", "heads", "kv_heads", "ff", "channels", "grid", "vision_layers", "word_tokens",
         "critic_hidden",
@@ -75,8 +75,6 @@ class TokenSettings(VLASettings):
         super().__post_init__()
         self.require_multiple("width", 2 * self.heads, f"with {self.heads} heads")
         self.require_multiple("heads", self.kv_heads, "the heads of keys and values")
-        if not 0 <= self.token_dropout <= 1:
-            raise ConfigError(f"token_dropout {self.token_dropout}", "policy.token_dropout", "give a share from 0 to 1")
 
 
 class TokenNetwork(VLANetwork):

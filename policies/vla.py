@@ -1,23 +1,23 @@
 """What policies that see and are told share: settings, a critic, and how streams and a network become a policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Interval, Len
 from torch import Tensor
 
 from embodied.errors import ConfigError, SpecMismatch
+from embodied.settings import AtLeastOne, Count, Seed, configured, settings
 from embodied.spec import AgentSpec
 from policies.encoders import Critic
-from policies.network import Inputs, PolicyNetwork, check_chunk
+from policies.network import MAX_CHUNK, Inputs, PolicyNetwork, check_chunk
 from policies.senses import Senses, action_scales
-from policies.settings import configured
 from policies.torch_policy import TorchPolicy
 from policies.words import Words
 
 
-@dataclass(frozen=True)
+@settings("policy")
 class VLASettings:
     """Settings that all have; a policy's own ones are fields of a subclass.
 
@@ -29,7 +29,6 @@ class VLASettings:
         critic_hidden: Widths of the critic's layers.
         seed: Draws the initial weights.
 
-        least: Of whole numbers that may not begin at 1.
         identity: Fields that change what weights mean, in the order that `PolicySpec.extra` has.
         may_lack: Whether a config may choose to read no pictures or no instruction.
 
@@ -37,31 +36,22 @@ class VLASettings:
         ConfigError: A number is out of its range.
     """
 
-    chunk: int = 4
-    execute: int = 0
+    chunk: Annotated[int, Interval(ge=1, le=MAX_CHUNK)] = 4
+    execute: Annotated[Count, "0 for all"] = 0
     state: tuple[str, ...] = ()
     pictures: tuple[str, ...] | None = None
     instruction: str | None = "instruction"
     critic: tuple[str, ...] = ()
     words: Words | None = None
-    channels: tuple[int, ...] = (16, 32, 48, 48)
-    critic_hidden: tuple[int, ...] = (128, 128)
-    seed: int = 0
+    channels: Annotated[tuple[AtLeastOne, ...], Len(1)] = (16, 32, 48, 48)
+    critic_hidden: tuple[AtLeastOne, ...] = (128, 128)
+    seed: Seed = 0
 
-    least: ClassVar[dict[str, int]] = {"execute": 0, "seed": 0}
     identity: ClassVar[tuple[str, ...]]
     may_lack: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_chunk(self.chunk, self.execute)
-        for field in fields(self):
-            if field.type in (int, tuple[int, ...]):
-                value, least = getattr(self, field.name), self.least.get(field.name, 1)
-                numbers = list(value) if isinstance(value, tuple) else [value]
-                if min(numbers, default=least) < least:
-                    raise ConfigError(f"{field.name} {value}", f"policy.{field.name}", f"give {least} or more")
-        if not self.channels:
-            raise ConfigError("channels []", "policy.channels", "give those of one layer at least")
 
     def require_multiple(self, name: str, unit: int, why: str) -> None:
         """Raise a `ConfigError` unless a number divides by `unit`."""

@@ -1,21 +1,24 @@
 """Instructions as token numbers: words hashed into a fixed vocabulary, so that no vocabulary file has to travel."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from itertools import islice
+from typing import Annotated, Any
 from zlib import crc32
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, DataError
+from embodied.errors import DataError
+from embodied.settings import AtLeastOne, settings
 
 _WORD = re.compile(r"[^\W_]+")
 _CACHED = 4096
 
 
-@dataclass(frozen=True)
+@settings("policy.words")
 class Words:
     """Lower-case words, each hashed to one of `vocabulary - 1` numbers; 0 fills up.
 
@@ -27,14 +30,9 @@ class Words:
         length: L, words taken of an instruction; what is behind them is left out.
     """
 
-    vocabulary: int = 1024
-    length: int = 16
-    _known: dict[bytes, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.vocabulary < 2 or self.length < 1:
-            what = f"{self.vocabulary} words of {self.length}"
-            raise ConfigError(what, "policy.words", "give vocabulary >= 2, length >= 1")
+    vocabulary: Annotated[int, Ge(2)] = 1024
+    length: AtLeastOne = 16
+    _known: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:

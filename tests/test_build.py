@@ -26,10 +26,10 @@ def test_options_reach_the_target() -> None:
     ("options", "said"),
     [
         ({"size": "x"}, "size cannot be 'x' (env.size): give a whole number"),
-        ({"size": None}, "size cannot be None"),
+        ({"size": None}, "size cannot be null"),
         ({"scale": "x"}, "scale cannot be 'x' (env.scale): give a number"),
-        ({"seed": 3}, "takes no seed (env.seed)"),
-        ({"name": "b"}, "takes no name (env.name)"),
+        ({"seed": 3}, "there is no setting seed (env.seed)"),
+        ({"name": "b"}, "there is no setting name (env.name)"),
         ({"_target_": "builtins.dict"}, "builtins.dict is not made for env (env._target_)"),
         ({"_target_": "os.sep"}, "os.sep is not made for env"),
         ({"_target_": None}, "cannot import 'None' (env._target_)"),

@@ -25,6 +25,7 @@ RANKS = {
     "embodied.noise": 0,
     "embodied.files": 0,
     "embodied.build": 0,
+    "embodied.settings": 0,
     "embodied.wire": 1,
     "embodied.client": 1,
     "embodied.weights": 1,

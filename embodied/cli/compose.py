@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from embodied.build import defaults
 from embodied.errors import ConfigError, nearest
@@ -42,13 +42,17 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
         if key in known and option not in known[key]:
             raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
     _check_grammar(overrides)
+    paths = set(known)
     groupwise = [word for word in overrides if word.partition("=")[0] in known]
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            paths = _paths(OmegaConf.to_container(compose(name, overrides=groupwise), resolve=False))
-            return compose(name, overrides=[_checked(word, paths | set(known)) for word in overrides])
+            paths |= _paths(OmegaConf.to_container(compose(name, overrides=groupwise), resolve=False))
+            return compose(name, overrides=[_checked(word, paths) for word in overrides])
         except (HydraException, OmegaConfBaseException, ValueError) as error:
-            text = str(error.__cause__ or error).strip().splitlines()[0]
+            cause = error.__cause__ or error
+            if isinstance(cause, ConfigKeyError) and (key := str(cause.full_key)):
+                raise ConfigError(f"unknown key {key!r}", "command line", nearest(key, paths)) from None
+            text = str(cause).strip().splitlines()[0]
             raise ConfigError(text, "command line", f"see `embodied {name} --help`") from None
 
 

@@ -2,28 +2,29 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation, Outcome, Source
-from embodied.errors import ConfigError, nearest
+from embodied.errors import ConfigError
 from embodied.monitor.stats import wilson
 from embodied.rollout.env import Env
 from embodied.rollout.play import Played, by_expert, play
 from embodied.runs.parts import make_env
+from embodied.settings import Rows, Seed, require, settings
 from embodied.spec import PolicySpec
-from embodied.train.settings import check_seed, require
 from simulators.make import task_names
-from simulators.render.video import RENDERERS, Clip, Video, write_video
+from simulators.render.video import Clip, Video, write_video
 from simulators.tabletop import decode_text
 from simulators.task import Task
 
 MAX_EPISODES = 100
 
 
-@dataclass
+@settings()
 class PlaySettings:
     """Settings of `embodied play`.
 
@@ -36,20 +37,17 @@ class PlaySettings:
 
     task: dict[str, Any]
     env: dict[str, Any]
-    seed: int = 0
-    episodes: int = 1
+    seed: Seed = 0
+    episodes: Annotated[int, Interval(ge=1, le=MAX_EPISODES)] = 1
     out: str | None = None
     camera: str = "video"
-    renderer: str = "auto"
+    renderer: Literal["auto", "ray", "gl", "quality"] = "auto"
 
     def __post_init__(self) -> None:
-        check_seed(self.seed, "seed")
-        require(1 <= self.episodes <= MAX_EPISODES, "episodes", self.episodes, f"choose 1 to {MAX_EPISODES}")
-        require(self.renderer in RENDERERS, "renderer", self.renderer, nearest(self.renderer, RENDERERS))
         require(self.out is None or self.out.endswith(".mp4"), "out", self.out, "name a file that ends in .mp4")
 
 
-@dataclass
+@settings()
 class TasksSettings:
     """Settings of `embodied tasks`.
 
@@ -57,10 +55,7 @@ class TasksSettings:
         episodes: Seeds, from 0 on, on which each task's expert is measured.
     """
 
-    episodes: int = 200
-
-    def __post_init__(self) -> None:
-        require(1 <= self.episodes <= 65536, "episodes", self.episodes, "choose 1 to 65536")
+    episodes: Rows = 200
 
 
 @dataclass(frozen=True)

@@ -3,32 +3,28 @@
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Interval
 
 from embodied.data import Episode
-from embodied.errors import ConfigError
 from embodied.learning.augmentation import vary_pictures, vary_words
 from embodied.learning.demonstrations import Demonstrations, gather
+from embodied.learning.device import checked_device
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
-from embodied.learning.ranges import Range, check_settings, checked_device
+from embodied.settings import AboveZero, AtLeastOne, Limit, Share, Text, Weight, settings
 from policies.network import Inputs
 from policies.torch_policy import TorchPolicy
 
-# Standard deviations are 32-bit floats, of which some must be left for what is multiplied and divided by them.
-RANGES = {
-    "steps": Range(1), "seconds": Range(), "batch": Range(1), "lr": Range(above=True),
-    "std_floor": Range(1e-12, 1e6), "initial_std": Range(1e-6, 1e6),
-    "word_dropout": Range(0, 1), "picture_jitter": Range(0, 1), "picture_shift": Range(0, 4096),
-    "max_grad_norm": Range(high=math.inf, above=True),
-}  # fmt: skip
+Deviation = Annotated[float, Interval(ge=1e-6, le=1e6)]
+"""A standard deviation in 32-bit floats, which are multiplied and divided by it."""
 
 
-@dataclass(frozen=True)
+@settings("algo")
 class BCConfig:
     """Settings of behaviour cloning.
 
@@ -50,24 +46,19 @@ class BCConfig:
         device: Where the network trains.
     """
 
-    steps: int = 300
-    seconds: float = 0.0
-    batch: int = 256
-    lr: float = 1e-3
-    std_floor: float = 1e-2
-    initial_std: float = 0.3
-    word_dropout: float = 0.15
-    picture_jitter: float = 0.3
-    picture_shift: int = 1
-    max_grad_norm: float = 1.0
-    agent: str = "robot"
+    steps: AtLeastOne = 300
+    seconds: Weight = 0.0
+    batch: AtLeastOne = 256
+    lr: AboveZero = 1e-3
+    std_floor: Annotated[float, Interval(ge=1e-12, le=1e6)] = 1e-2
+    initial_std: Deviation = 0.3
+    word_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.15
+    picture_jitter: Share = 0.3
+    picture_shift: Annotated[int, Interval(ge=0, le=4096)] = 1
+    max_grad_norm: Limit = 1.0
+    agent: Text = "robot"
     seed: int = 0
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        check_settings(self, "algo bc", RANGES)
-        if self.word_dropout == 1:
-            raise ConfigError(f"word_dropout={self.word_dropout}", "algo bc", "give a share below 1")
+    device: Text = "cpu"
 
 
 class BehaviourCloning(PolicyLearner):
@@ -82,7 +73,7 @@ class BehaviourCloning(PolicyLearner):
 
     def __init__(self, policy: TorchPolicy, config: BCConfig | None = None) -> None:
         self.policy, self.config = policy, config or BCConfig()
-        self.network = policy.network.to(checked_device(self.config.device, "algo bc"))
+        self.network = policy.network.to(checked_device(self.config.device))
         self.normaliser = Normaliser(len(self.network.mean), self.config.std_floor)
         trained = [p for p in self.network.parameters() if p.requires_grad]
         self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)

@@ -14,6 +14,7 @@ from embodied.data import Segment
 from embodied.errors import ConfigError, DataError
 from embodied.learning.batch import AT_ONCE, Batch, assemble, check_on_policy
 from embodied.learning.consistency import check_drift, measure
+from embodied.learning.device import checked_device
 from embodied.learning.importance import diagnose, importance_weights
 from embodied.learning.learner import Optimiser, PolicyLearner
 from embodied.learning.losses import (
@@ -25,7 +26,6 @@ from embodied.learning.losses import (
 )
 from embodied.learning.normaliser import Normaliser
 from embodied.learning.ppo_config import PPOConfig
-from embodied.learning.ranges import checked_device
 from embodied.learning.reference import Reference, reference_kl
 from embodied.weights.manifest import Version
 from policies.network import Judged
@@ -50,7 +50,7 @@ class PPO(PolicyLearner):
         self, policy: TorchPolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None
     ) -> None:
         self.policy, self.config = policy, config or PPOConfig()
-        self.network = policy.network.to(checked_device(self.config.device, "algo ppo"))
+        self.network = policy.network.to(checked_device(self.config.device))
         self.normaliser = normaliser or Normaliser(len(self.network.mean))
         cfg, net = self.config, self.network
         apart = net.critic.parameters() if cfg.critic_lr else ()

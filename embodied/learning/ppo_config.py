@@ -1,27 +1,20 @@
 """Settings of PPO."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+from pydantic import AllowInfNan
 
 from embodied.errors import ConfigError
 from embodied.learning.importance import Correction
 from embodied.learning.losses import Granularity
-from embodied.learning.ranges import Range, check_settings, shown
+from embodied.settings import AboveZero, AtLeastOne, Count, Limit, Share, Text, Weight, require, settings
 
-SHARE, POSITIVE, WEIGHT, COUNT = Range(0, 1), Range(above=True), Range(), Range()
-LIMIT = Range(high=math.inf, above=True)  # infinite for none
-RANGES = {
-    "gamma": SHARE, "lam": SHARE, "veto": SHARE,
-    "epochs": Range(1), "minibatches": Range(1), "micro_batch": COUNT,
-    "lr": POSITIVE, "target_kl": WEIGHT, "lr_factor": Range(1), "lr_min": WEIGHT, "lr_max": LIMIT, "critic_lr": WEIGHT,
-    "clip": LIMIT, "entropy": WEIGHT, "value": WEIGHT, "max_grad_norm": LIMIT, "truncate_at": LIMIT,
-    "critic_only_updates": COUNT, "normaliser_steps": COUNT, "reference_kl": WEIGHT, "reference_every": COUNT,
-    "drift": Range(high=math.inf),
-}  # fmt: skip
+Factor = Annotated[float, Ge(1)]
+Drift = Annotated[float, Ge(0), AllowInfNan(True)]
 
 
-@dataclass(frozen=True)
+@settings("algo")
 class PPOConfig:
     """Settings of PPO.
 
@@ -53,44 +46,41 @@ class PPOConfig:
         device: Where the network trains.
     """
 
-    gamma: float = 0.97
-    lam: float = 0.95
-    epochs: int = 8
-    minibatches: int = 4
-    micro_batch: int = 0
-    lr: float = 3e-4
-    target_kl: float = 0.01
-    lr_factor: float = 1.5
-    lr_min: float = 1e-5
-    lr_max: float = 3e-3
-    critic_lr: float = 0.0
-    clip: float = 0.2
-    entropy: float = 0.0
-    value: float = 0.5
-    max_grad_norm: float = 1.0
-    critic_only_updates: int = 0
-    normaliser_steps: int = 10_000_000
+    gamma: Share = 0.97
+    lam: Share = 0.95
+    epochs: AtLeastOne = 8
+    minibatches: AtLeastOne = 4
+    micro_batch: Count = 0
+    lr: AboveZero = 3e-4
+    target_kl: Weight = 0.01
+    lr_factor: Factor = 1.5
+    lr_min: Weight = 1e-5
+    lr_max: Limit = 3e-3
+    critic_lr: Weight = 0.0
+    clip: Limit = 0.2
+    entropy: Weight = 0.0
+    value: Weight = 0.5
+    max_grad_norm: Limit = 1.0
+    critic_only_updates: Count = 0
+    normaliser_steps: Count = 10_000_000
     granularity: Granularity = "action"
     per_dimension: bool = False
     correction: Correction = "none"
-    truncate_at: float = 2.0
-    band: tuple[float, float] = (0.5, 5.0)
-    veto: float = 1e-4
-    reference_kl: float = 0.0
-    reference_every: int = 0
-    drift: float = 0.01
+    truncate_at: Limit = 2.0
+    band: Annotated[tuple[Drift, Drift], "around 1, such as [0.5, 5.0]"] = (0.5, 5.0)
+    veto: Share = 1e-4
+    reference_kl: Weight = 0.0
+    reference_every: Count = 0
+    drift: Drift = 0.01
     seed: int = 0
-    device: str = "cpu"
+    device: Text = "cpu"
 
     def __post_init__(self) -> None:
-        check_settings(self, "algo ppo", RANGES)
         if self.lr_min > self.lr_max:
             what, fix = f"lr_min={self.lr_min:g} is above lr_max={self.lr_max:g}", "give the lower limit first"
-            raise ConfigError(what, "algo ppo", fix)
+            raise ConfigError(what, "algo.lr_min", fix)
         if self.target_kl and not self.lr_min <= self.lr <= self.lr_max:
             what = f"lr={self.lr:g} is not within lr_min={self.lr_min:g} and lr_max={self.lr_max:g}"
-            raise ConfigError(what, "algo ppo", "move a limit, or give target_kl=0, which keeps lr as it is")
-        band = list(self.band) if isinstance(self.band, Sequence) else []
-        numbers = [b for b in band if isinstance(b, int | float) and not isinstance(b, bool)]
-        if len(numbers) != 2 or len(band) != 2 or not 0 <= numbers[0] <= 1 <= numbers[1]:
-            raise ConfigError(f"band={shown(self.band)}", "algo ppo", "give two numbers around 1, such as [0.5, 5.0]")
+            raise ConfigError(what, "algo.lr", "move a limit, or give target_kl=0, which keeps lr as it is")
+        around = self.band[0] <= 1 <= self.band[1]
+        require(around, "algo.band", list(self.band), "give two numbers around 1, such as [0.5, 5.0]")

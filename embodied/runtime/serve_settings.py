@@ -1,14 +1,15 @@
-"""What `embodied serve` takes."""
+"""Settings of `embodied serve`."""
 
-import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 from embodied.errors import ConfigError
-from embodied.train.settings import require
+from embodied.settings import AtLeastOne, GigabytesOrNoLimit, Rows, Threads, Weight, Word, settings
 
 
-@dataclass
+@settings()
 class ServeSettings:
     """Which policies answer, where, and to whom.
 
@@ -41,16 +42,16 @@ class ServeSettings:
     env: dict[str, Any]
     policy: dict[str, Any]
     embodiment: dict[str, Any]
-    run: str | None = "latest"
-    runs: str = "runs"
-    version: str = "latest"
-    policies: dict[str, str] | None = None
+    run: Word | None = "latest"
+    runs: Word = "runs"
+    version: Word = "latest"
+    policies: dict[str, Word] | None = None
     upstream: str | None = None
     weights: str | None = None
-    keep: int = 5
-    keep_gb: float = 0.0
-    bandwidth_mbit: float = 0.0
-    name: str | None = None
+    keep: AtLeastOne = 5
+    keep_gb: GigabytesOrNoLimit = 0.0
+    bandwidth_mbit: Annotated[Weight, "0 for no limit"] = 0.0
+    name: Word | None = None
     address: str = "ipc:///tmp/embodied-policy"
     keys: str | None = None
     upstream_keys: str | None = None
@@ -59,23 +60,14 @@ class ServeSettings:
     groot: str | None = None
     gateway_policy: str | None = None
     api_key: str | None = None
-    max_wait_ms: float = 2.0
-    max_rows: int = 1024
-    max_requests: int = 256
-    threads: int = 1
+    max_wait_ms: Annotated[float, Interval(ge=0, le=1000), "milliseconds"] = 2.0
+    max_rows: Rows = 1024
+    max_requests: Rows = 256
+    threads: Threads = 1
     engine: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(self.bandwidth_mbit >= 0, "bandwidth_mbit", self.bandwidth_mbit, "choose 0 (no limit) or more")
-        require(self.keep >= 1, "keep", self.keep, "choose 1 or more versions")
-        require(0 <= self.keep_gb <= 1e6, "keep_gb", self.keep_gb, "choose 0 (no limit) to 1e6")
-        require(0 <= self.max_wait_ms <= 1000, "max_wait_ms", self.max_wait_ms, "choose 0 to 1000 milliseconds")
-        require(1 <= self.max_rows <= 65536, "max_rows", self.max_rows, "choose 1 to 65536")
-        require(1 <= self.max_requests <= 65536, "max_requests", self.max_requests, "choose 1 to 65536")
-        require(1 <= self.threads <= 1024, "threads", self.threads, "choose 1 to 1024")
         if self.upstream is not None and self.policies is not None:
             raise ConfigError("a server follows upstream or serves runs", "policies", "give one of the two")
         if self.upstream is not None and self.weights is None:
             raise ConfigError("an edge keeps what it fetches", "weights", "give weights=FOLDER")
-        if not math.isfinite(self.bandwidth_mbit):
-            raise ConfigError("bandwidth_mbit is not finite", "bandwidth_mbit", "choose 0 for no limit")

@@ -1,70 +1,80 @@
-"""The settings of a training run, typed and checked before anything starts.
+"""Settings of a training run, typed and checked before anything starts.
 
 Groups that belong to a component (`task`, `policy`, `algo`, ...) are dictionaries with a `_target_`, the import path of
 what they configure; the component checks its own keys.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
+from annotated_types import Interval
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from embodied.errors import ConfigError, CorruptFile
 from embodied.files import read_bytes
+from embodied.settings import (
+    AboveZero,
+    AtLeastOne,
+    Count,
+    Gigabytes,
+    GigabytesOrNoLimit,
+    Rows,
+    Seconds,
+    Seed,
+    Threads,
+    Weight,
+    Word,
+    require,
+    settings,
+    typed,
+)
 
 CONFIG = "config.yaml"
+MOST_ROWS = 2**24
 
 
-def require(condition: bool, key: str, value: Any, fix: str) -> None:
-    """Raise a `ConfigError` about `key` unless its value is one it may have."""
-    if not condition:
-        raise ConfigError(f"{key} cannot be {value}", key, fix)
+@settings("rollout")
+class RolloutSettings:
+    """Segments that a rollout collects.
 
+    Attributes:
+        num_envs: Environments stepped together.
+        steps: Control steps of a segment.
+        max_lag: Updates that a trained step may be behind the learner; older steps are dropped.
+    """
 
-def check_seed(seed: int, key: str) -> None:
-    """Raise a `ConfigError` unless a seed fits every generator and the seeds derived from it."""
-    require(0 <= seed < 2**32, key, seed, "choose 0 to 4294967295")
-
-
-@dataclass
-class Rollout:
-    """num_envs: envs stepped together. steps: control steps per segment. max_lag: versions a trained step may be
-    behind the learner before it is dropped."""
-
-    num_envs: int = 64
-    steps: int = 32
-    max_lag: int = 0
+    num_envs: Rows = 64
+    steps: Rows = 32
+    max_lag: Count = 0
 
     def __post_init__(self) -> None:
-        require(1 <= self.num_envs <= 65536, "rollout.num_envs", self.num_envs, "choose 1 to 65536")
-        require(1 <= self.steps <= 65536, "rollout.steps", self.steps, "choose 1 to 65536")
-        require(self.max_lag >= 0, "rollout.max_lag", self.max_lag, "choose 0 or more versions")
-        rows, limit = self.num_envs * self.steps, 2**24
-        require(rows <= limit, "rollout.num_envs * rollout.steps", rows, f"choose at most {limit}, which fit in memory")
+        fix = f"choose at most {MOST_ROWS}, which fit in memory"
+        rows = self.num_envs * self.steps
+        require(rows <= MOST_ROWS, "rollout.num_envs * rollout.steps", rows, fix)
 
 
-@dataclass
+@settings("warm_start")
 class WarmStart:
-    """What a run begins with. weights: of `run`, `run:version`, a checkpoint's folder or a safetensors file; null for
-    random ones. demonstrations: successful episodes to clone before RL; 0 for none, or for all of `episodes`.
-    episodes: where they are stored, a run or an episodes folder; null lets the scripted expert show them. memory_gb:
-    what may be kept of stored ones. clone: the behaviour cloning that does it."""
+    """Weights and demonstrations that a run begins with.
 
-    weights: str | None = None
-    demonstrations: int = 0
-    episodes: str | None = None
-    memory_gb: float = 4.0
+    Attributes:
+        weights: Those of `run`, `run:version`, a checkpoint's folder or a safetensors file; null for random ones.
+        demonstrations: Successful episodes to clone before reinforcement learning; 0 for none, or for all of
+            `episodes`.
+        episodes: Run or episodes folder that holds them; null lets the scripted expert show them.
+        memory_gb: Size of the stored episodes kept in memory at most.
+        clone: The behaviour cloning, with its `_target_`.
+    """
+
+    weights: Word | None = None
+    demonstrations: Annotated[int, Interval(ge=0, le=100_000)] = 0
+    episodes: Word | None = None
+    memory_gb: Gigabytes = 4.0
     clone: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.demonstrations <= 100_000, "warm_start.demonstrations", self.demonstrations, "choose 0 or more"
-        )
-        require(0 < self.memory_gb <= 1e6, "warm_start.memory_gb", self.memory_gb, "choose more than 0, at most 1e6")
 
     @property
     def clones(self) -> bool:
@@ -72,179 +82,164 @@ class WarmStart:
         return self.demonstrations > 0 or self.episodes is not None
 
 
-@dataclass
+@settings("budget")
 class Budget:
-    """Training ends at the first of these. env_steps: control steps of all envs. wall_s: seconds, 0 for no limit
-    (a run cut by it does not repeat bit for bit)."""
+    """Limits of a run, which ends at the first of them.
 
-    env_steps: int = 2_000_000
-    wall_s: float = 0.0
+    Attributes:
+        env_steps: Control steps of all environments.
+        wall_s: Seconds, 0 for no limit. A run that this limit ends does not repeat bit for bit.
+    """
 
-    def __post_init__(self) -> None:
-        require(self.env_steps >= 0, "budget.env_steps", self.env_steps, "choose 0 or more")
-        require(self.wall_s >= 0, "budget.wall_s", self.wall_s, "choose 0 (no limit) or more seconds")
-
-
-@dataclass
-class Evaluate:
-    """every: RL steps between evaluations. episodes: seeds in each, from `seed` on. target: training stops when
-    `patience` evaluations in a row reach it. final_episodes, final_seed: the last evaluation, on seeds never used
-    before."""
-
-    every: int = 5
-    episodes: int = 100
-    seed: int = 100_000
-    target: float = 0.97
-    patience: int = 2
-    final_episodes: int = 200
-    final_seed: int = 1000
-
-    def __post_init__(self) -> None:
-        require(self.every >= 1, "evaluate.every", self.every, "choose 1 or more")
-        require(1 <= self.episodes <= 65536, "evaluate.episodes", self.episodes, "choose 1 to 65536")
-        require(1 <= self.final_episodes <= 65536, "evaluate.final_episodes", self.final_episodes, "choose 1 to 65536")
-        check_seed(self.seed, "evaluate.seed")
-        check_seed(self.final_seed, "evaluate.final_seed")
-        require(self.target > 0, "evaluate.target", self.target, "choose a share above 0; above 1 never stops early")
-        require(self.patience >= 1, "evaluate.patience", self.patience, "choose 1 or more")
+    env_steps: Count = 2_000_000
+    wall_s: Annotated[Weight, "0 for no limit"] = 0.0
 
 
-@dataclass
-class Compare:
-    """What is measured at the end, on `evaluate.final_episodes` seeds: with a split given, the clone, a clone of equal
-    time, the last version, and that version under the split `wrong`. split, wrong: names in configs/split."""
+@settings("evaluate")
+class EvaluateSettings:
+    """Evaluations during a run and after it.
+
+    Attributes:
+        every: Updates between evaluations.
+        episodes: Seeds of each evaluation, from `seed` on.
+        target: Success rate; training stops when `patience` evaluations in a row reach it. Above 1 never stops early.
+        final_episodes, final_seed: Seeds of the last evaluation, never used before.
+    """
+
+    every: AtLeastOne = 5
+    episodes: Rows = 100
+    seed: Seed = 100_000
+    target: Annotated[AboveZero, "a share; above 1 never stops early"] = 0.97
+    patience: AtLeastOne = 2
+    final_episodes: Rows = 200
+    final_seed: Seed = 1000
+
+
+@settings("compare")
+class CompareSettings:
+    """Comparison at the end of a run, on `evaluate.final_episodes` seeds: the clone, a clone of equal time, the last
+    version, and that version under the split `wrong`.
+
+    Attributes:
+        split: Name in configs/split; null for no comparison.
+        wrong: Name in configs/split.
+    """
 
     split: str | None = None
     wrong: str = "wrong_instruction"
 
 
-@dataclass
-class Checkpoint:
-    """every: RL steps between checkpoints. keep: how many to keep."""
+@settings("checkpoint")
+class CheckpointSettings:
+    """Checkpoints.
 
-    every: int = 10
-    keep: int = 3
+    Attributes:
+        every: Updates between checkpoints.
+        keep: Number of the newest checkpoints that stay.
+    """
 
-    def __post_init__(self) -> None:
-        require(self.every >= 1, "checkpoint.every", self.every, "choose 1 or more")
-        require(self.keep >= 1, "checkpoint.keep", self.keep, "choose 1 or more")
+    every: AtLeastOne = 10
+    keep: AtLeastOne = 3
 
 
-@dataclass
-class Episodes:
-    """keep: which episodes are stored, of `evaluation`, `demonstration`, `failure`, `success`, `all`. quota_gb: size
-    of the store, of which the oldest training shards go first."""
+@settings("episodes")
+class EpisodesSettings:
+    """Stored episodes.
+
+    Attributes:
+        keep: Rules of what is stored, of `evaluation`, `demonstration`, `failure`, `success`, `all`.
+        quota_gb: Size of the store; beyond it the oldest training shards are removed.
+    """
 
     keep: list[str] = field(default_factory=lambda: ["evaluation", "demonstration", "failure"])
-    quota_gb: float = 2.0
-
-    def __post_init__(self) -> None:
-        require(0 < self.quota_gb <= 1e6, "episodes.quota_gb", self.quota_gb, "choose more than 0, at most 1e6")
+    quota_gb: Gigabytes = 2.0
 
 
-@dataclass
+@settings("client")
 class ClientSettings:
-    """address: `inline`, or where a policy server listens, such as `ipc:///tmp/policy` or `tcp://127.0.0.1:5555`.
-    timeout_s: how long to wait for an answer. keys: folder of CURVE keys, needed beyond loopback."""
+    """The policy server that answers.
+
+    Attributes:
+        address: `inline`, or the address of a server, such as `ipc:///tmp/policy` or `tcp://127.0.0.1:5555`.
+        timeout_s: Longest wait for an answer, seconds.
+        keys: Folder of CURVE credentials, needed beyond loopback.
+    """
 
     address: str = "inline"
-    timeout_s: float = 10.0
+    timeout_s: Seconds = 10.0
     keys: str | None = None
 
-    def __post_init__(self) -> None:
-        require(0 < self.timeout_s <= 86400, "client.timeout_s", self.timeout_s, "choose seconds, at most a day")
+
+@settings("render")
+class VideoSettings:
+    """Video of a run.
+
+    Attributes:
+        episodes: Evaluation episodes that it shows; 0 for none.
+        renderer: Renderer of the video, and of the environments' cameras unless `env.renderer` is given.
+    """
+
+    episodes: Count = 6
+    renderer: Literal["auto", "ray", "gl", "quality"] = "auto"
 
 
-@dataclass
-class Video:
-    """episodes: how many evaluation episodes the video shows; 0 for none. renderer: of the video, and of the envs'
-    cameras unless `env.renderer` is given: `auto`, `ray`, `gl` or `quality`."""
+@settings("runtime")
+class RuntimeSettings:
+    """Placement of the stages, and resources.
 
-    episodes: int = 6
-    renderer: str = "auto"
-
-    def __post_init__(self) -> None:
-        known = ("auto", "ray", "gl", "quality")
-        require(self.renderer in known, "render.renderer", self.renderer, f"choose one of {', '.join(known)}")
-        require(self.episodes >= 0, "render.episodes", self.episodes, "choose 0 or more")
-
-
-@dataclass
-class Runtime:
-    """_target_: the runtime of the stages. threads: torch threads; physics has its own. versions: weight versions
-    kept on disk. versions_gb: their size, beyond which the oldest go first, 0 for no limit. hold_s: seconds a run waits
-    after a rollback to be told to go on."""
+    Attributes:
+        _target_: Import path of the runtime.
+        threads: Torch threads; physics has its own.
+        versions: Weight versions kept on disk.
+        versions_gb: Their size; beyond it the oldest are removed. 0 for no limit.
+        hold_s: Seconds that a run waits after a rollback for the order to go on.
+    """
 
     _target_: str = "embodied.runtime.inline.InlineRuntime"
-    threads: int = 1
-    versions: int = 5
-    versions_gb: float = 0.0
-    hold_s: float = 3600.0
-
-    def __post_init__(self) -> None:
-        require(1 <= self.threads <= 1024, "runtime.threads", self.threads, "choose 1 to 1024")
-        require(self.versions >= 2, "runtime.versions", self.versions, "choose 2 or more")
-        require(0 <= self.versions_gb <= 1e6, "runtime.versions_gb", self.versions_gb, "choose 0 (no limit) to 1e6")
-        require(0 < self.hold_s <= 1e7, "runtime.hold_s", self.hold_s, "choose seconds, such as 3600")
+    threads: Threads = 1
+    versions: Annotated[int, Interval(ge=2)] = 5
+    versions_gb: GigabytesOrNoLimit = 0.0
+    hold_s: Annotated[float, Interval(gt=0, le=1e7), "seconds"] = 3600.0
 
 
-@dataclass
+@settings(frozen=False)
 class Settings:
-    """Everything `embodied train` takes. debug: suspend deadlines, so that a breakpoint does not end the run."""
+    """Everything `embodied train` takes; `debug` suspends deadlines, so that a breakpoint does not end the run."""
 
     task: dict[str, Any]
     env: dict[str, Any]
     policy: dict[str, Any]
     algo: dict[str, Any]
     reward: dict[str, Any]
-    seed: int = 0
-    name: str | None = None
-    resume: str | None = None
-    runs: str = "runs"
+    seed: Seed = 0
+    name: Word | None = None
+    resume: Word | None = None
+    runs: Word = "runs"
     debug: bool = False
     client: ClientSettings = field(default_factory=ClientSettings)
-    rollout: Rollout = field(default_factory=Rollout)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
     warm_start: WarmStart = field(default_factory=WarmStart)
     budget: Budget = field(default_factory=Budget)
-    evaluate: Evaluate = field(default_factory=Evaluate)
-    compare: Compare = field(default_factory=Compare)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    episodes: Episodes = field(default_factory=Episodes)
-    render: Video = field(default_factory=Video)
-    runtime: Runtime = field(default_factory=Runtime)
+    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+    compare: CompareSettings = field(default_factory=CompareSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    episodes: EpisodesSettings = field(default_factory=EpisodesSettings)
+    render: VideoSettings = field(default_factory=VideoSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
 
     def __post_init__(self) -> None:
-        check_seed(self.seed, "seed")
-        require(bool(self.runs), "runs", repr(self.runs), "give a folder")
+        require(bool(self.runs), "runs", self.runs, "give a folder")
         clones = self.compare.split is None or self.warm_start.clones
         require(clones, "compare.split", self.compare.split, "give warm_start.demonstrations, or null")
         if self.compare.split is not None and self.warm_start.episodes is None:
             stays = not {"demonstration", "success", "all"}.isdisjoint(self.episodes.keep)
             fix = "add demonstration: at the end they are cloned again, for compare.split"
             require(stays, "episodes.keep", list(self.episodes.keep), fix)
-
-
-T = TypeVar("T")
-
-
-def typed(cls: type[T], config: DictConfig) -> T:
-    """A composed configuration as the dataclass `cls`.
-
-    Raises:
-        ConfigError: A key is unknown or has no value, or a value is of a wrong type or out of range.
-    """
-    try:
-        for key in sorted(OmegaConf.missing_keys(config)):
-            raise ConfigError(f"{key} has no value", key, f"give {key}=...")
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), config))
-    except OmegaConfBaseException as error:
-        cause = error.__cause__
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        key = str(getattr(error, "full_key", "") or "")
-        raise ConfigError(str(error).splitlines()[0], key, "see --help of the command") from None
-    assert isinstance(settings, cls)
-    return settings
+        is_ppo = str(self.algo.get("_target_")) == "embodied.learning.ppo.PPO"
+        uncorrected = self.algo.get("correction", "none" if is_ppo else "") == "none"
+        if self.rollout.max_lag and uncorrected:
+            what = f"max_lag={self.rollout.max_lag} trains steps of older versions without a correction"
+            raise ConfigError(what, "rollout.max_lag", "give algo.correction=truncated or masked, or max_lag=0")
 
 
 def saved_config(folder: Path) -> DictConfig:

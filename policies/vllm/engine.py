@@ -3,29 +3,28 @@
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError, UserError, WeightsRefused
+from embodied.settings import Rows, Seconds, Threads, configured, settings
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message
 from policies.base import Mode
-from policies.settings import configured
 from policies.vllm.process import AGAIN, ROOT, WorkerProcess
 from policies.vllm.protocol import ANSWERS, LIMITS
 
 _NAME = "vLLM worker"
 _BLOCK_SIZE = 32  # of the cache; vLLM's CPU attention takes multiples of it
-_LONGEST_S = 86400.0
 _ROUNDING = 1e-3  # above 0, of the log-probability of a certain token
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
+@settings("engine")
 class EngineSettings:
     """`configs/engine/vllm.yaml`.
 
@@ -39,20 +38,11 @@ class EngineSettings:
     """
 
     python: str = ".venvs/vllm/bin/python"
-    threads: int = 1
-    kv_cache_mb: int = 256
-    rows: int = 64
-    timeout_s: float = 60.0
-    start_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        for name in ("threads", "kv_cache_mb", "rows"):
-            if not 1 <= getattr(self, name) <= 1 << 20:
-                raise ConfigError(f"{name} cannot be {getattr(self, name)!r}", f"engine.{name}", "give 1 or more")
-        for name in ("timeout_s", "start_s"):
-            if not 0 < getattr(self, name) <= _LONGEST_S:
-                what, fix = f"{name} cannot be {getattr(self, name)!r}", "give seconds above 0, a day at most"
-                raise ConfigError(what, f"engine.{name}", fix)
+    threads: Threads = 1
+    kv_cache_mb: Annotated[int, Interval(ge=1, le=1 << 20)] = 256
+    rows: Rows = 64
+    timeout_s: Seconds = 60.0
+    start_s: Seconds = 300.0
 
     def command(self) -> list[str]:
         """What starts a worker.

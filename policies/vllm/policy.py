@@ -11,10 +11,10 @@ from torch import Tensor
 
 from embodied import noise
 from embodied.data import ActionChunk, Observation
+from embodied.settings import configured
 from embodied.spec import AgentSpec
 from policies.base import Mode
 from policies.mlp import ACTION_NOISE
-from policies.settings import configured
 from policies.tokens import TokenNetwork, TokenPolicy
 from policies.vllm.engine import EngineSettings, VLLMEngine, settings_of
 

@@ -42,7 +42,7 @@ def test_another_simulators_task_is_not_measured() -> None:
 def test_mistakes_are_one_line() -> None:
     with pytest.raises(ConfigError, match="did you mean episodes"):
         tasks.main(["episode=4"])
-    with pytest.raises(ConfigError, match="choose 1 to 65536"):
+    with pytest.raises(ConfigError, match="from 1 to 65536"):
         tasks.main(["episodes=0"])
 
 

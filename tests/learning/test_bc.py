@@ -134,7 +134,7 @@ def test_nothing_to_learn_from_is_said():
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}=.*algo bc.*give a") as caught:
+    with pytest.raises(ConfigError, match=rf"^{key} cannot be .*\(algo\.{key}\): give a") as caught:
         BCConfig(**{key: value})
     assert "\n" not in caught.value.line()
 

@@ -173,5 +173,5 @@ def test_states_that_do_not_fit_are_refused() -> None:
             learner.load(other | {"reference": broken})
         assert "\n" not in caught.value.line()
     assert equal(weights(learner), before)
-    with pytest.raises(ConfigError, match="reference_every=-1"):
+    with pytest.raises(ConfigError, match="reference_every cannot be -1"):
         PPOConfig(reference_every=-1)

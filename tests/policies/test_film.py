@@ -140,11 +140,11 @@ def test_it_learns_what_is_shown_and_said():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"chunk": 0}, "chunk 0"),
+        ({"chunk": 0}, "chunk cannot be 0"),
         ({"chunk": 2.5}, r"chunk cannot be 2\.5"),
-        ({"chunk": 10**9}, "chunk 1000000000.*1 to 1024"),
+        ({"chunk": 10**9}, "chunk cannot be 1000000000.*1 to 1024"),
         ({"execute": 3}, "execute 3"),
-        ({"execute": -1}, "execute -1"),
+        ({"execute": -1}, "execute cannot be -1"),
         ({"width": 0}, "width"),
         ({"width": 18}, "multiple of 4"),
         ({"channels": []}, "channels"),

@@ -1,7 +1,6 @@
 """Settings: one line for every value of a wrong kind, whichever policy it is for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ import pytest
 from embodied.errors import ConfigError
 from embodied.gateways.groot import policy as groot
 from embodied.gateways.openpi import policy as openpi
+from embodied.settings import Share, configured, settings
 from policies import film, flow, mlp, tokens
-from policies.settings import configured
-from policies.vla import VLASettings
 from policies.words import Words
 from tests.policies.pictured import AGENT
 
@@ -19,12 +17,12 @@ ALL = [film, flow, tokens, mlp, groot, openpi]
 SEEING = [film, flow, tokens]
 
 
-@dataclass(frozen=True)
+@settings()
 class Every:
     """A field of each kind."""
 
     count: int
-    share: float = 0.5
+    share: Share = 0.5
     on: bool = False
     names: tuple[str, ...] = ()
     sizes: Sequence[int] = (1,)
@@ -52,12 +50,13 @@ def test_values_are_taken_as_their_fields_have_them():
     [
         ({"count": "abc"}, "count cannot be 'abc' (here.count): give a whole number"),
         ({"count": 1.5}, "count cannot be 1.5 (here.count): give a whole number"),
-        ({"count": True}, "count cannot be True (here.count): give a whole number"),
-        ({"count": None}, "count cannot be None (here.count): give a whole number"),
-        ({"share": "x"}, "share cannot be 'x' (here.share): give a number"),
-        ({"share": float("nan")}, "share cannot be nan (here.share): give a number"),
-        ({"share": float("inf")}, "share cannot be inf (here.share): give a number"),
-        ({"share": False}, "share cannot be False (here.share): give a number"),
+        ({"count": True}, "count cannot be true (here.count): give a whole number"),
+        ({"count": None}, "count cannot be null (here.count): give a whole number"),
+        ({"share": "x"}, "share cannot be 'x' (here.share): give a number from 0 to 1"),
+        ({"share": float("nan")}, "share cannot be nan (here.share): give a number from 0 to 1"),
+        ({"share": float("inf")}, "share cannot be inf (here.share): give a number from 0 to 1"),
+        ({"share": False}, "share cannot be false (here.share): give a number from 0 to 1"),
+        ({"share": 1.5}, "share cannot be 1.5 (here.share): give a number from 0 to 1"),
         ({"on": 1}, "on cannot be 1 (here.on): give true or false"),
         ({"names": [1]}, "names cannot be [1] (here.names): give a list of words"),
         ({"names": {"a": 1}}, "names cannot be {'a': 1} (here.names): give a list of words"),
@@ -65,7 +64,8 @@ def test_values_are_taken_as_their_fields_have_them():
         ({"sizes": "12"}, "sizes cannot be '12' (here.sizes): give a list of whole numbers"),
         ({"scale": {"": "b"}}, "scale cannot be {'': 'b'} (here.scale): give a number or a mapping to numbers or null"),
         ({"words": 3}, "words cannot be 3 (here.words): give a mapping of vocabulary, length or null"),
-        ({"words": {"length": "x"}}, "length cannot be 'x' (here.words.length): give a whole number"),
+        ({"words": {"length": "x"}}, "length cannot be 'x' (here.words.length): give a whole number of at least 1"),
+        ({"words": {"lenght": 3}}, "there is no setting lenght (here.words.lenght): did you mean length?"),
         ({"zz": 1}, "there is no setting zz (here.zz): known: count, names, on, rest, scale, share, sizes, words"),
     ],
 )  # fmt: skip
@@ -109,8 +109,3 @@ def test_every_policy_needs_a_name_that_is_a_word_and_knows_its_settings(module:
 def test_a_setting_of_the_wrong_kind_is_named_in_one_line(module: Any, config: dict[str, Any]):
     error, name = refused(module, config), list(config)[-1]
     assert error.where.startswith("policy") and name in error.line()
-
-
-@pytest.mark.parametrize("kind", [film.FiLMSettings, flow.FlowSettings, tokens.TokenSettings])
-def test_what_is_said_of_fields_is_said_of_fields_there_are(kind: type[VLASettings]):
-    assert {*kind.identity, *kind.least} < {field.name for field in fields(kind)}

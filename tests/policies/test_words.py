@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError
-from policies.settings import configured
+from embodied.settings import configured
 from policies.words import _WORD, Words
 
 CUT = ("x" * 63 + "é").encode()[:64]

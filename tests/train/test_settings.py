@@ -14,12 +14,19 @@ from embodied.train.settings import CONFIG, Settings, resumed_config, saved_conf
     [
         ("seed=99999999999999999999", "seed cannot be"),
         ("seed=-1", "seed cannot be -1"),
-        ("evaluate.seed=99999999999999999999", "evaluate.seed cannot be"),
+        ("evaluate.seed=99999999999999999999", r"seed cannot be .* \(evaluate\.seed\): give a whole number from 0 to"),
         ("evaluate.final_seed=-1", "evaluate.final_seed"),
         ("episodes.quota_gb=inf", "episodes.quota_gb"),
         ("episodes.quota_gb=nan", "episodes.quota_gb"),
         ("rollout={num_envs: 65536, steps: 65536}", "fit in memory"),
         ("runtime.threads=100000", "runtime.threads"),
+        ("rollout.max_lag=2", r"without a correction \(rollout\.max_lag\): give algo\.correction=truncated or masked"),
+        (
+            "rollout.num_envs=true",
+            r"num_envs cannot be true \(rollout\.num_envs\): give a whole number from 1 to 65536",
+        ),
+        ("rollout.num_envs=64.0", r"num_envs cannot be 64.0"),
+        ("rollout={num_env: 64}", r"unknown key 'rollout\.num_env' \(command line\): did you mean rollout\.num_envs"),
         ("client=remote", "client.address has no value"),
         ("client.timeout_s=nan", "client.timeout_s"),
         ("client.timeout_s=-1", "client.timeout_s"),
@@ -36,6 +43,17 @@ def test_a_mistake_is_one_line(word: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         typed(Settings, compose_config("train", [word]))
     assert "\n" not in caught.value.line()
+
+
+def test_steps_of_older_versions_are_trained_with_a_correction() -> None:
+    words = ["rollout.max_lag=2", "algo.correction=truncated"]
+    assert typed(Settings, compose_config("train", words)).rollout.max_lag == 2
+    with pytest.raises(ConfigError, match="without a correction"):  # PPO's default is none
+        typed(Settings, compose_config("train", ["rollout.max_lag=2", "~algo.correction"]))
+
+
+def test_a_name_may_look_like_a_number() -> None:
+    assert typed(Settings, compose_config("train", ["name=7", "budget.wall_s=3"])).name == "7"
 
 
 def test_the_defaults_may_be_written_out() -> None:

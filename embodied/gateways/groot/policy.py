@@ -22,9 +22,9 @@ from embodied.errors import (
 from embodied.gateways.groot.key_mapping import GrootKeys
 from embodied.gateways.groot.messages import GENERATIONS, UNAUTHORIZED, Generation, pack, request, unpack
 from embodied.gateways.remote_policy import RemotePolicy, check_sizes, secret
+from embodied.settings import configured
 from embodied.spec import AgentSpec, PolicySpec
 from embodied.wire import addresses
-from policies.settings import configured
 
 _LOOK_S = 0.2  # how often a lost connection is looked for while waiting
 _ANSWER_BYTES = 1 << 26

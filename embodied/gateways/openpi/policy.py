@@ -23,8 +23,8 @@ from embodied.errors import (
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.openpi import messages as openpi
 from embodied.gateways.remote_policy import RemotePolicy, check_sizes, secret
+from embodied.settings import configured
 from embodied.spec import AgentSpec, PolicySpec
-from policies.settings import configured
 
 _ADDRESS = re.compile(r"(?:wss?://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?(/\S*)?")
 _ANSWER = openpi.Limits(total=1 << 26)

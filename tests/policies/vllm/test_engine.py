@@ -224,9 +224,9 @@ def test_without_vllm_one_line_says_how_to_get_it() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [({"threads": 0}, "threads cannot be 0"), ({"rows": 1.5}, "rows cannot be 1.5"),
-     ({"rows": True}, "rows cannot be True"), ({"timeout_s": float("nan")}, "timeout_s cannot be nan"),
+     ({"rows": True}, "rows cannot be true"), ({"timeout_s": float("nan")}, "timeout_s cannot be nan"),
      ({"timeout_s": 1e9}, "a day at most"), ({"start_s": "x"}, "start_s cannot be 'x'"), ({"thread": 1}, "thread"),
-     ({"python": 5}, "python cannot be 5"), ({"python": None}, "python cannot be None"),
+     ({"python": 5}, "python cannot be 5"), ({"python": None}, "python cannot be null"),
      ({"python": ["a"]}, "python cannot be"), (["python"], "not an engine's settings"),
      (5, "not an engine's settings")],
 )  # fmt: skip
