@@ -1,201 +1,265 @@
-"""Whole episodes out of segments."""
-
-import json
-from dataclasses import dataclass, field
-from typing import Any
+"""Assembly of whole episodes from segments."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied.buffer.cut import Arrays, Cut, Piece, join
-from embodied.buffer.packing import pack_arrays, unpack_arrays
-from embodied.data import Episode, Outcome, Segment, Track
+from embodied.buffer.assembler_state import AssemblerState, EndedTrack, IncompleteEpisode, Key, OpenTrack, Start
+from embodied.buffer.track_parts import Arrays, SegmentRows, as_track
+from embodied.data import Episode, Outcome, Segment
 from embodied.errors import DataError
 from embodied.spec import EnvSpec
 
-_STREAM, _DRAWN = "obs/", "drawn/"
-_SAVED = (
-    "mode", "env", "number", "counted", "policy", "agent", "task", "seed", "reward_versions", "segments",
-)  # fmt: skip
-
-
-@dataclass
-class _Open:
-    """An episode whose end has not been seen. Its pieces are one per segment."""
-
-    mode: str
-    env: int
-    number: int
-    counted: int
-    policy: str
-    agent: str
-    task: str
-    seed: int
-    state: NDArray[np.float64]
-    drawn: Arrays
-    reward_versions: list[str] = field(default_factory=list)
-    segments: list[str] = field(default_factory=list)
-    steps: int = 0
-    decisions: int = 0
-    pieces: list[Piece] = field(default_factory=list)
+ORIGIN = "local"
+"""Origin of segments that name none."""
+SEEN = 4096
+"""Segment ids that are remembered, to acknowledge a segment that is sent again."""
+INCOMPLETE = 1024
+"""Incomplete episodes of one environment at most."""
+INCOMPLETE_BYTES = 2**30
+"""Bytes of incomplete episodes at most."""
 
 
 class EpisodeAssembler:
-    """Joins what segments carry of each env into episodes.
+    """Joins what segments carry of each environment into episodes, one track per agent.
 
-    Segments of one env and mode come in order. An episode whose start was not seen, or of which a part is missing, is
-    dropped and counted. What a env does between the end of an episode and the next start belongs to none.
+    Segments of one agent of an environment come in order; those of several policies come in any order among each
+    other. A segment that is sent again is acknowledged and not taken twice. An episode is complete when all agents have
+    ended. An episode whose start was not seen, or of which a part is missing, is dropped and counted. Steps between the
+    end of an agent's episode and its next start belong to none.
 
     Args:
-        spec: Of the envs; stored with every episode.
-        attempt: Which start of the run this is; keeps ids unique over resumes.
-
-    Attributes:
-        dropped: Episodes lost so far.
+        spec: Of the environments; stored with every episode. All its agents have a track.
+        attempt: Count of starts of the run, which keeps ids unique over resumes. A segment whose id is
+            `<origin>/<attempt>/<count>` gives that attempt instead.
+        incomplete_bytes: Size of the episodes that wait for the tracks of other agents; the oldest is dropped beyond.
     """
 
-    def __init__(self, spec: EnvSpec, attempt: int) -> None:
-        self.spec, self.attempt = spec.to_dict(), attempt
-        self.dropped = 0
-        self._open: dict[tuple[str, int], _Open] = {}
-        self._last: dict[tuple[str, int], int] = {}
-        self._early: dict[tuple[str, int], tuple[int, NDArray[np.float64], Arrays]] = {}
+    def __init__(self, spec: EnvSpec, attempt: int, incomplete_bytes: int = INCOMPLETE_BYTES) -> None:
+        self.spec, self.attempt, self.incomplete_bytes = spec.to_dict(), attempt, incomplete_bytes
+        self.agents = list(spec.agents)
+        self._state = AssemblerState()
+        self._incomplete_bytes = 0
+
+    @property
+    def dropped(self) -> int:
+        """Episodes lost so far."""
+        return self._state.dropped
 
     def add(self, segment: Segment) -> list[Episode]:
-        """Take T steps of B rows; the episodes that ended in them, ordered by row, then time.
+        """Take T steps of B rows; the episodes that became complete in them, ordered by row, then time.
 
         Raises:
-            DataError: A row or an episode begins without a decision, so that its steps point outside.
+            DataError: A row names no agent of the spec, or a step a decision that neither the segment nor its carried
+                decisions hold.
         """
         length, width = segment.rewards.shape
-        if not length:
+        if not length or segment.id in self._state.seen:
             return []
+        _check(segment, len(self.agents))
+        self._state.seen[segment.id] = None
+        if len(self._state.seen) > SEEN:
+            del self._state.seen[next(iter(self._state.seen))]
         envs = segment.rows.env[0].tolist()
+        agents = segment.rows.agent[0].tolist()
         events = _events(segment, envs)
-        if segment.k[0].any() or any(
-            i >= 0 and t < length and segment.k[t, b] for b, e in enumerate(events) for t, i in e
-        ):
-            raise DataError("a row begins within a chunk", f"segment {segment.id}", "begin segments with a decision")
-        cut = Cut(segment)
+        attempt = _attempt(segment.id, self.attempt)
+        rows = SegmentRows(segment)
+        origin = segment.origin or ORIGIN
         done: list[Episode] = []
+        state = self._state
         for b in range(width):
-            key = segment.mode, envs[b]
-            if key in self._early:
-                self._begin(key, segment, self._early.pop(key), 0, b)
+            key = origin, segment.mode, envs[b], agents[b]
+            if key in state.early:
+                self._begin(key, segment, state.early.pop(key), attempt, 0, b)
             self._continue(key, segment, b)
             since = 0
             for t, index in events[b]:
                 if index >= 0 and t == length:
-                    self._early[key] = _start(segment, index)
+                    state.early[key] = _start(segment, index)
                 elif index >= 0:
-                    self._begin(key, segment, _start(segment, index), t, b)
+                    self._begin(key, segment, _start(segment, index), attempt, t, b)
                     since = t
-                elif (episode := self._open.pop(key, None)) is not None:
-                    _extend(episode, segment, cut, since, t + 1, b)
-                    done.append(self._finish(episode, segment, Outcome(int(segment.outcomes[t, b])), -index - 1))
+                elif (track := state.open.pop(key, None)) is not None:
+                    _extend(track, segment, rows, since, t + 1, b)
+                    outcome, final = Outcome(int(segment.outcomes[t, b])), -index - 1
+                    last = {name: segment.final[name][final : final + 1] for name in segment.observations}
+                    ended = EndedTrack(
+                        as_track(track.parts, last, track.policy, outcome), attempt, track.task, track.start,
+                        track.reward_versions, track.segments,
+                    )  # fmt: skip
+                    if (episode := self._end(key, track.number, ended)) is not None:
+                        done.append(episode)
                 else:
-                    self.dropped += 1
-            if key in self._open:
-                _extend(self._open[key], segment, cut, since, length, b)
+                    _, number, counted = state.numbers.get(key, (0, 0, 0))
+                    self._drop(key, number - counted + int(segment.rows.episode[t, b]))
+            if key in state.open:
+                _extend(state.open[key], segment, rows, since, length, b)
         return done
 
-    def _begin(self, key: tuple[str, int], segment: Segment, start: tuple[int, Any, Arrays], t: int, b: int) -> None:
-        if self._open.pop(key, None) is not None:
-            self.dropped += 1
-        # Environments that are made anew, such as those of another evaluation, count from 0 again; ids must not.
+    def _begin(self, key: Key, segment: Segment, start: Start, attempt: int, t: int, b: int) -> None:
+        """Open a track, whose episode gets the next number.
+
+        Environments that are made anew within an attempt, such as those of another evaluation, count from 0 again;
+        numbers go on.
+        """
+        if (lost := self._state.open.pop(key, None)) is not None:
+            self._drop(key, lost.number)
         counted = int(segment.rows.episode[t, b])
-        number = max(counted, self._last.get(key, -1) + 1)
-        self._last[key] = number
-        seed, state, drawn = start
-        self._open[key] = _Open(*key, number, counted, segment.policy, segment.agent, segment.task, seed, state, drawn)
+        before, number, last = self._state.numbers.get(key, (attempt, -1, -1))
+        if before != attempt:
+            number = counted
+        else:
+            number += counted - last if counted > last else 1 + counted
+        self._state.numbers[key] = attempt, number, counted
+        self._state.open[key] = OpenTrack(number, counted, segment.policy, segment.task, start)
+        if len(self.agents) > 1:
+            self._pass(key, number)
 
-    def _continue(self, key: tuple[str, int], segment: Segment, b: int) -> None:
-        """Drop the open episode of a env unless the segment goes on where the last one stopped."""
-        episode = self._open.get(key)
-        if episode is None:
+    def _continue(self, key: Key, segment: Segment, b: int) -> None:
+        """Drop the open track of a row unless the segment goes on at the step after its last one."""
+        track = self._state.open.get(key)
+        if track is None:
             return
-        goes_on = int(segment.rows.episode[0, b]) == episode.counted
-        fits = goes_on and int(segment.rows.step[0, b]) == episode.steps and episode.agent == segment.agent
-        if episode.pieces:
-            fits &= episode.pieces[-1].fits(segment)
+        goes_on = int(segment.rows.episode[0, b]) == track.counted
+        fits = goes_on and int(segment.rows.step[0, b]) == track.steps and track.policy == segment.policy
+        if track.parts:
+            fits &= track.parts[-1].fits(segment)
         if not fits:
-            del self._open[key]
-            self.dropped += not goes_on  # one that goes on is counted at its end
+            del self._state.open[key]
+            if not goes_on:  # an episode that goes on is counted at its end
+                self._drop(key, track.number)
 
-    def _finish(self, episode: _Open, segment: Segment, outcome: Outcome, final: int) -> Episode:
-        last = {name: segment.final[name][final : final + 1] for name in segment.observations}
-        whole = join(episode.pieces, last)
-        columns: dict[str, Any] = whole.columns
+    def _end(self, key: Key, number: int, ended: EndedTrack) -> Episode | None:
+        """The episode, if the track is the last of its agents'."""
+        agent = key[3]
+        if len(self.agents) == 1:
+            return self._episode(key, number, {agent: ended})
+        episodes = self._state.incomplete.setdefault(key[:3], {})
+        episode = episodes.setdefault(number, IncompleteEpisode())
+        if episode.dropped:
+            return None
+        if agent in episode.tracks or any(other.start.seed != ended.start.seed for other in episode.tracks.values()):
+            self._drop(key, number)
+            return None
+        episode.tracks[agent] = ended
+        self._incomplete_bytes += ended.nbytes
+        if len(episode.tracks) == len(self.agents):
+            self._incomplete_bytes -= episodes.pop(number).nbytes
+            return self._episode(key, number, episode.tracks)
+        self._bound(key)
+        return None
+
+    def _drop(self, key: Key, number: int) -> None:
+        """Count an episode as lost, once, and free the tracks of it that ended."""
+        if len(self.agents) > 1:
+            episodes = self._state.incomplete.setdefault(key[:3], {})
+            episode = episodes.setdefault(number, IncompleteEpisode())
+            if episode.dropped:
+                return
+            self._incomplete_bytes -= episode.nbytes
+            episode.tracks, episode.dropped = {}, True
+        self._state.dropped += 1
+
+    def _pass(self, key: Key, number: int) -> None:
+        """Note that an agent began episode `number`: no part of an earlier one will come from it."""
+        episodes = self._state.incomplete.get(key[:3], {})
+        for earlier in [each for each in episodes if each < number]:
+            episode = episodes[earlier]
+            episode.passed.add(key[3])
+            if key[3] not in episode.tracks:
+                self._drop(key, earlier)
+            if episode.dropped and len(episode.passed) == len(self.agents):
+                del episodes[earlier]
+
+    def _bound(self, key: Key) -> None:
+        """Drop the oldest incomplete episodes beyond the bounds of count and size."""
+        episodes = self._state.incomplete[key[:3]]
+        while len(episodes) > INCOMPLETE:
+            oldest = min(episodes)
+            self._drop(key, oldest)
+            del episodes[oldest]
+        while self._incomplete_bytes > self.incomplete_bytes:
+            waiting = ((n, env) for env, each in self._state.incomplete.items() for n, e in each.items() if e.tracks)
+            number, env = min(waiting)
+            self._drop((*env, 0), number)
+
+    def _episode(self, key: Key, number: int, tracks: dict[int, EndedTrack]) -> Episode:
+        origin, mode, env, _ = key
+        ended = [tracks[index] for index in sorted(tracks)]
+        segments = list(dict.fromkeys(name for each in ended for name in each.segments))
+        for each in ended:
+            if each.segments != segments[: len(each.segments)]:
+                place = np.array([segments.index(name) for name in each.segments], np.int32)
+                each.track.segment = place[each.track.segment]
+        first = ended[0]
         return Episode(
-            id=f"{episode.mode}-{self.attempt}-{episode.env:04d}-{episode.number:06d}",
-            task=episode.task,
-            mode=episode.mode,
-            policy=episode.policy,
-            reward_version="+".join(episode.reward_versions),
-            seed=episode.seed,
-            outcome=outcome,
+            id=f"{origin}/{mode}/{max(each.attempt for each in ended)}-{env:04d}-{number:06d}",
+            task=first.task,
+            mode=mode,
+            reward_version="+".join(dict.fromkeys(name for each in ended for name in each.reward_versions)),
+            seed=first.start.seed,
             spec=self.spec,
-            agents={episode.agent: Track(observations=whole.streams, **columns)},
-            initial_state=episode.state,
-            drawn=episode.drawn,
-            segments=episode.segments,
+            agents={self.agents[index]: tracks[index].track for index in sorted(tracks)},
+            initial_state=first.start.state,
+            drawn=first.start.drawn,
+            segments=segments,
         )
 
     def state(self) -> Arrays:
-        """The open episodes and counters for a checkpoint: arrays of bytes, `data` and `meta`, which is JSON."""
-        arrays: Arrays = {}
-        opened, early = [], []
-        for n, episode in enumerate(self._open.values()):
-            if episode.pieces:
-                whole = join(episode.pieces)
-                arrays |= {f"{n}/{name}": value for name, value in whole.columns.items()}
-                arrays |= {f"{n}/{_STREAM}{name}": value for name, value in whole.streams.items()}
-            arrays |= {f"{n}/state": episode.state} | {f"{n}/drawn/{k}": v for k, v in episode.drawn.items()}
-            opened.append({name: getattr(episode, name) for name in _SAVED})
-        for n, (key, (seed, state, drawn)) in enumerate(self._early.items()):
-            early.append([*key, seed])
-            arrays |= {f"early/{n}/state": state} | {f"early/{n}/drawn/{k}": v for k, v in drawn.items()}
-        table, data = pack_arrays(arrays)
-        last = [[*key, number] for key, number in self._last.items()]
-        meta = {"open": opened, "early": early, "last": last, "dropped": self.dropped, "arrays": table}
-        return {
-            "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8).copy(),
-            "data": np.frombuffer(data, np.uint8).copy(),
-        }
+        """The unfinished episodes and counters for a checkpoint, as `AssemblerState.pack`."""
+        return self._state.pack()
 
     def load(self, state: Arrays) -> None:
-        """Take up what `state` gave; the ids of another attempt number anew.
+        """Continue from what `state` gave.
 
         Raises:
-            DataError: It is not such a state.
+            DataError: It is no such state.
         """
-        try:
-            meta = json.loads(np.asarray(state["meta"], np.uint8).tobytes())
-            arrays = _nested(unpack_arrays(meta["arrays"], np.asarray(state["data"], np.uint8).tobytes()))
-            opened = [_Open(**row, **_restored(arrays[f"{n}"])) for n, row in enumerate(meta["open"])]
-            early = {}
-            for n, (mode, env, seed) in enumerate(meta["early"]):
-                start = _restored(arrays[f"early/{n}"])
-                early[mode, env] = seed, start["state"], start["drawn"]
-            last = {(mode, env): number for mode, env, number in meta["last"]}
-            dropped = int(meta["dropped"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"no state of an episode assembler: {error}", "checkpoint", "resume from another") from None
-        self._open = {(episode.mode, episode.env): episode for episode in opened}
-        self._early, self._last, self.dropped = early, last, dropped
+        self._state = AssemblerState.unpack(state)
+        incomplete = self._state.incomplete.values()
+        self._incomplete_bytes = sum(episode.nbytes for episodes in incomplete for episode in episodes.values())
+
+
+def _attempt(id: str, attempt: int) -> int:
+    """The attempt of a segment `<origin>/<attempt>/<count>`; `attempt` for any other id."""
+    parts = id.split("/")
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else attempt
+
+
+def _check(segment: Segment, agents: int) -> None:
+    """Raise `DataError` unless agents are known and every step's decision is in the segment or carried into it."""
+    where = f"segment {segment.id}"
+    if segment.rows.agent.min() < 0 or segment.rows.agent.max() >= agents:
+        raise DataError(f"rows of agents beyond the {agents} of the spec", where, "count agents as EnvSpec.agents does")
+    executing = (segment.k >= 0) & (segment.rows.step >= 0)
+    if (executing & (segment.k > segment.rows.step)).any():
+        raise DataError("a step executes a decision from before its episode", where, "decide anew at every start")
+    asked = np.arange(len(segment.k))[:, None] - segment.k
+    before = executing & (asked < 0)
+    if before.any():
+        carried = segment.carried
+        held = set(zip(carried.row.tolist(), carried.t.tolist(), strict=True)) if carried is not None else set()
+        at, row = np.nonzero(before)
+        if not held.issuperset(zip(row.tolist(), asked[at, row].tolist(), strict=True)):
+            raise DataError("a row begins within a chunk that is not carried", where, "carry the open decisions over")
 
 
 def _events(segment: Segment, envs: list[int]) -> list[list[tuple[int, int]]]:
-    """Per row, in order of time, what happens: (t, i >= 0) start i before step t; (t, -i - 1) end i with step t."""
+    """Per row, its starts and ends in order of time: (t, i >= 0) start i before step t; (t, -i - 1) end i with step t.
+
+    Raises:
+        DataError: An episode starts in an environment without a row.
+    """
     events: list[list[tuple[int, int]]] = [[] for _ in envs]
-    row = {env: b for b, env in enumerate(envs)}
+    rows: dict[int, list[int]] = {}
+    for b, env in enumerate(envs):
+        rows.setdefault(env, []).append(b)
     if segment.starts is not None:
         for i, (t, env) in enumerate(zip(segment.start_at.tolist(), segment.starts.ids.tolist(), strict=True)):
-            if env not in row:
-                raise DataError(
-                    f"an episode starts on env {env}, which has no row", f"segment {segment.id}", "name rows"
-                )
-            events[row[env]].append((t, i))
+            if env not in rows:
+                what = f"an episode starts in environment {env}, which has no row"
+                raise DataError(what, f"segment {segment.id}", "name rows")
+            for b in rows[env]:
+                events[b].append((t, i))
     for i, (t, b) in enumerate(segment.final_at.tolist()):
         events[b].append((t, -i - 1))
     for each in events:
@@ -203,44 +267,21 @@ def _events(segment: Segment, envs: list[int]) -> list[list[tuple[int, int]]]:
     return events
 
 
-def _start(segment: Segment, index: int) -> tuple[int, NDArray[np.float64], Arrays]:
+def _start(segment: Segment, index: int) -> Start:
     starts = segment.starts
     if starts is None:
         raise DataError("no starts", f"segment {segment.id}", "record them")
-    return (
-        int(starts.seeds[index]),
-        starts.state[index].copy(),
-        {n: np.array(v[index]) for n, v in starts.drawn.items()},
-    )
+    drawn = {name: np.array(value[index]) for name, value in starts.drawn.items()}
+    return Start(int(starts.seeds[index]), starts.state[index].copy(), drawn)
 
 
-def _extend(episode: _Open, segment: Segment, cut: Cut, since: int, until: int, b: int) -> None:
-    if segment.id not in episode.segments:
-        episode.segments.append(segment.id)
-    if segment.reward_version not in episode.reward_versions:
-        episode.reward_versions.append(segment.reward_version)
-    piece = cut.piece(since, until, b, episode.steps, episode.decisions, len(episode.segments) - 1)
-    episode.pieces.append(piece)
-    episode.steps += piece.steps
-    episode.decisions += piece.decisions
-
-
-def _nested(arrays: Arrays) -> dict[str, Arrays]:
-    """Arrays by their episode: `7/k` and `early/7/state` belong to `7` and `early/7`."""
-    out: dict[str, Arrays] = {}
-    for name, value in arrays.items():
-        parts = name.split("/")
-        depth = 2 if parts[0] == "early" else 1
-        out.setdefault("/".join(parts[:depth]), {})["/".join(parts[depth:])] = value
-    return out
-
-
-def _restored(arrays: Arrays) -> dict[str, Any]:
-    """The arrays of one episode as arguments of `_Open`."""
-    drawn = {name.removeprefix(_DRAWN): arrays.pop(name) for name in list(arrays) if name.startswith(_DRAWN)}
-    streams = {name.removeprefix(_STREAM): arrays.pop(name) for name in list(arrays) if name.startswith(_STREAM)}
-    out: dict[str, Any] = {"state": arrays.pop("state"), "drawn": drawn}
-    if arrays:
-        piece = Piece(arrays, streams)
-        out |= {"pieces": [piece], "steps": piece.steps, "decisions": piece.decisions}
-    return out
+def _extend(track: OpenTrack, segment: Segment, rows: SegmentRows, since: int, until: int, b: int) -> None:
+    if segment.id not in track.segments:
+        track.segments.append(segment.id)
+    if segment.reward_version not in track.reward_versions:
+        track.reward_versions.append(segment.reward_version)
+    part = rows.part(since, until, b, track.steps, len(track.segments) - 1)
+    if since == 0 and track.steps:
+        rows.add_carried(part, b, track.steps, track.parts)
+    track.parts.append(part)
+    track.steps += part.steps

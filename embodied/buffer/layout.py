@@ -1,24 +1,20 @@
-"""An episode as HDF5: which dataset holds what. `docs/episode-format.md` describes it for readers of other projects.
+"""Layout of an episode in HDF5: names of groups and datasets, fields of tables, and their checks.
 
-Per agent there are few datasets, since creating one costs as much as writing a short episode: what is per step and
-what is per decision is one compound dataset each.
+`docs/episode-format.md` describes the layout for readers in other projects. An agent has few datasets, since creating
+one costs as much as writing a short episode: values per step and values per decision are one compound dataset each.
 """
 
-import json
-import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
-import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5p, h5s, h5t
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Outcome, Track
+from embodied.data import Episode, Rule, Track
 from embodied.errors import DataError
 
-FORMAT = "embodied-episodes-1"
+FORMAT = "embodied-episodes-2"
+FORMAT_1 = "embodied-episodes-1"
 STEP_FIELDS = {
     "decision": "decision",
     "k": "k",
@@ -29,6 +25,7 @@ STEP_FIELDS = {
     "source": "source",
     "trainable": "trainable",
     "segment": "segment",
+    "time": "time",
     "applied": "applied",
     "state_hash": "state_hash",
 }
@@ -40,64 +37,47 @@ DECISION_FIELDS = {
     "actions": "actions",
     "log_probs": "log_probs",
 }
+CHANGE_FIELDS = ("step", "requested", "executed", "rule")
 DTYPES = {
     "decision": np.int32, "k": np.int32, "reward": np.float32, "reward_status": np.uint8, "terminated": np.bool_,
     "truncated": np.bool_, "source": np.uint8, "trainable": np.bool_, "segment": np.int32, "applied": np.float64,
     "step": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
-    "log_probs": np.float32, "state_hash": np.uint64,
+    "log_probs": np.float32, "state_hash": np.uint64, "time": np.float64,
 }  # fmt: skip
 MAY_BE_EMPTY = ("applied", "actions", "log_probs")
-MAY_BE_NONE = ("state_hash",)
+MAY_BE_NONE = ("state_hash", "time")
 RESERVED = ("initial_state", "drawn")
+JPEG_SHAPE = "jpeg_shape"
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,3}\Z")
 _NAME = re.compile(r"[^/\0]{1,128}\Z")
-_SCALAR = h5s.create(h5s.SCALAR)
-_TEXT_IN_FILE = h5t.py_create(h5py.string_dtype(), logical=True)
-_TEXT_IN_MEMORY = h5t.py_create(h5py.string_dtype())
-_TYPES: dict[np.dtype, h5t.TypeID] = {}
 
 
-def encode(episodes: Sequence[Episode]) -> bytes:
-    """The HDF5 image of episodes, made in memory so that a full disk never meets a half-made file.
-
-    Raises:
-        DataError: An episode cannot be stored as it stands; names it and the field.
-    """
-    with h5py.File("image", "w", driver="core", backing_store=False, block_size=2**20, libver=("v110", "v110")) as file:
-        file.attrs["format"] = FORMAT
-        root = h5g.create(file.id, b"episodes")
-        specs: dict[int, str] = {}  # episodes of one env share their spec
-        for episode in episodes:
-            if id(episode.spec) not in specs:
-                specs[id(episode.spec)] = json.dumps(episode.spec)
-            _write_episode(root, episode, specs[id(episode.spec)])
-        del root
-        file.flush()
-        return file.id.get_file_image()
+def flat_name(id: str) -> str:
+    """Name of an episode's HDF5 group and of its file: its id with `~` for each slash, which no id holds otherwise."""
+    return id.replace("/", "~")
 
 
-def check_names(id: str, agent: str) -> None:
-    """Raise `DataError` unless an episode and its agent can be stored under their names."""
-    if not _ID.match(id):
-        raise DataError(f"episode id {id!r} is no name", "id", "use letters, digits, '-', '_' and '.'")
+def check_id(id: str) -> None:
+    """Raise `DataError` unless an episode can be stored under this id."""
+    if not _ID.match(id) or len(id) > 200:
+        fix = "join up to four names of letters, digits, '-', '_' and '.' by slashes, 200 characters at most"
+        raise DataError(f"episode id {id!r} is no name", "id", fix)
+
+
+def check_agent(id: str, agent: str) -> None:
+    """Raise `DataError` unless a track can be stored under this agent's name."""
     if not _NAME.match(agent) or agent in RESERVED:
         raise DataError(f"agent name {agent!r} cannot be stored", f"episode {id}", f"avoid slashes and {RESERVED}")
 
 
 def check(episode: Episode) -> None:
     """Raise `DataError` unless names and array lengths of an episode can be stored and read back."""
+    check_id(episode.id)
     for agent, track in episode.agents.items():
-        check_names(episode.id, agent)
+        check_agent(episode.id, agent)
         where = f"episode {episode.id}, agent {agent}"
-        steps, decisions = len(track.rewards), len(track.step)
-        columns = {a: getattr(track, a) for a in STEP_FIELDS.values()}
-        wrong = [a for a, v in columns.items() if len(v if v is not None else track.rewards) != steps]
-        wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
-        wrong += [f"observations/{n}" for n, v in track.observations.items() if len(v) != steps + 1]
-        if track.executed.ndim != 2 or not track.executed.shape[1]:
-            wrong.append("executed")
-        if wrong:
+        if wrong := _unequal(track):
             raise DataError(
                 f"arrays of unequal length: {', '.join(wrong)}", where, "give one entry per step or decision"
             )
@@ -109,148 +89,79 @@ def check(episode: Episode) -> None:
             raise DataError(f"drawn value {name!r} cannot be stored", f"episode {episode.id}", "draw named numbers")
 
 
-def _type(dtype: np.dtype) -> h5t.TypeID:
-    if dtype not in _TYPES:
-        _TYPES[dtype] = h5t.py_create(dtype, logical=True)
-    return _TYPES[dtype]
-
-
-def _text(target: h5g.GroupID, name: str, value: str) -> None:
-    attribute = h5a.create(target, name.encode(), _TEXT_IN_FILE, _SCALAR)
-    attribute.write(np.array(value, dtype=h5py.string_dtype()), _TEXT_IN_MEMORY)
-
-
-def _dataset(group: h5g.GroupID, name: str, value: NDArray[Any], per_step: bool = False) -> None:
-    value = np.asarray(value, order="C")
-    space = h5s.create_simple(value.shape) if value.shape else _SCALAR
-    layout = None
-    if per_step and value.size:
-        layout = h5p.create(h5p.DATASET_CREATE)
-        layout.set_chunk((1, *value.shape[1:]))
-    kind = _type(value.dtype)
-    h5d.create(group, name.encode(), kind, space, layout).write(h5s.ALL, h5s.ALL, value, kind)
-
-
-def pack(track: Track, columns: dict[str, str], length: int) -> NDArray[Any]:
-    """A compound array of `length` rows; fields whose rows are empty are left out, since HDF5 has no empty arrays."""
-    given = {name: getattr(track, attribute) for name, attribute in columns.items()}
-    arrays: dict[str, NDArray[Any]] = {
-        name: np.asarray(value, DTYPES[name]) for name, value in given.items() if value is not None
+def _unequal(track: Track) -> list[str]:
+    """Names of a track's arrays whose length or shape does not fit its steps and decisions."""
+    steps, decisions = len(track.rewards), len(track.step)
+    wrong = [a for a in STEP_FIELDS.values() if a not in MAY_BE_NONE and len(getattr(track, a)) != steps]
+    wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
+    wrong += [f"observations/{name}" for name, value in track.observations.items() if len(value) != steps + 1]
+    wrong += [f"jpeg/{name}" for name, files in track.jpeg.items() if len(files) != steps + 1]
+    wrong += [f"times/{name}" for name, value in track.times.items() if value.shape != (steps + 1,)]
+    optional: dict[str, tuple[NDArray[Any] | None, tuple[int, ...]]] = {
+        "state_hash": (track.state_hash, (steps,)),
+        "time": (track.time, (steps + 1,)),
+        "action_requested": (track.action_requested, (steps, track.actions.shape[-1])),
+        "action_executed": (track.action_executed, (steps, track.actions.shape[-1])),
+        "action_rule": (track.action_rule, (steps,)),
     }
-    arrays = {name: value for name, value in arrays.items() if 0 not in value.shape[1:]}
-    table = np.zeros(length, [(name, DTYPES[name], value.shape[1:]) for name, value in arrays.items()])
-    for name, value in arrays.items():
-        table[name] = value
-    return table
+    wrong += [name for name, (value, shape) in optional.items() if value is not None and value.shape != shape]
+    if track.executed.ndim != 2 or not track.executed.shape[1]:
+        wrong.append("executed")
+    return wrong
 
 
-def _write_episode(root: h5g.GroupID, episode: Episode, spec: str) -> None:
-    check(episode)
-    group = h5g.create(root, episode.id.encode())
-    for name in ("task", "mode", "policy", "reward_version"):
-        _text(group, name, getattr(episode, name))
-    _text(group, "outcome", episode.outcome.name.lower())
-    _text(group, "spec", spec)
-    _text(group, "segments", json.dumps(episode.segments))
-    seed = np.array(episode.seed, np.int64)
-    h5a.create(group, b"seed", _type(seed.dtype), _SCALAR).write(seed)
-    _dataset(group, "initial_state", np.asarray(episode.initial_state, np.float64))
-    if episode.drawn:
-        drawn = h5g.create(group, b"drawn")
-        for name, value in episode.drawn.items():
-            _dataset(drawn, name, np.asarray(value))
-    for agent, track in episode.agents.items():
-        below = h5g.create(group, agent.encode())
-        streams = h5g.create(below, b"obs")
-        for name, value in track.observations.items():
-            _dataset(streams, name, value, per_step=value.dtype == np.uint8 and value.ndim >= 3)
-        _dataset(below, "steps", pack(track, STEP_FIELDS, len(track.rewards)))
-        _dataset(below, "decisions", pack(track, DECISION_FIELDS, len(track.step)))
+def change_table(size: int) -> np.dtype:
+    """Type of one row of `changed_actions`, for actions of `size` numbers."""
+    return np.dtype([("step", "i4"), ("requested", "f4", (size,)), ("executed", "f4", (size,)), ("rule", "u1")])
 
 
-def decode(root: h5g.GroupID, id: str, limit: int) -> Episode:
-    """The episode `id` of the group `/episodes`.
-
-    Args:
-        limit: Bytes that no dataset may exceed, checked before allocation: those of the file, for nothing is packed.
-
-    Raises:
-        ValueError, KeyError, TypeError, OSError, RuntimeError: It is not laid out as documented.
-    """
-    group = h5g.open(root, id.encode())
-    texts = {name: _read_text(group, name) for name in ("task", "mode", "policy", "reward_version")}
-    segments = [str(name) for name in json.loads(_read_text(group, "segments"))]
-    seed = np.zeros((), np.int64)
-    h5a.open(group, b"seed").read(seed)
-    agents = [name.decode() for name in group if name.decode() not in RESERVED]
-    return Episode(
-        id=id,
-        **texts,
-        seed=int(seed),
-        outcome=Outcome[_read_text(group, "outcome").upper()],
-        spec=dict(json.loads(_read_text(group, "spec"))),
-        agents={name: _track(h5g.open(group, name.encode()), name, limit, len(segments)) for name in agents},
-        initial_state=_read(group, "initial_state", limit),
-        drawn=_read_all(group, "drawn", limit) if b"drawn" in group else {},
-        segments=segments,
+def changed_steps(track: Track) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[L] whether the requested action is not the decision's, and [L] whether the executed one is not as requested."""
+    none = np.zeros(len(track), bool)
+    requested, executed = track.action_requested, track.action_executed
+    return (
+        none if requested is None else ~_equal(requested, track.decided),
+        none if executed is None else ~_equal(executed, track.requested),
     )
 
 
-def _read_text(group: h5g.GroupID, name: str) -> str:
-    attribute = h5a.open(group, name.encode())
-    if not isinstance(attribute.get_type(), h5t.TypeStringID) or attribute.shape != ():
-        raise TypeError(f"attribute {name} is no text")
-    value = np.empty((), object)
-    attribute.read(value, _TEXT_IN_MEMORY)
-    return value[()].decode() if isinstance(value[()], bytes) else str(value[()])
+def pack_changes(track: Track) -> NDArray[Any] | None:
+    """Rows of the steps whose action was not the decision's, or was changed by a rule; None where there are none."""
+    rule = np.zeros(len(track), np.uint8) if track.action_rule is None else track.action_rule
+    changed = np.logical_or(*changed_steps(track)) | (rule != Rule.NONE)
+    if not changed.any() or not track.actions.shape[2]:
+        return None
+    executed = track.requested if track.action_executed is None else track.action_executed
+    table = np.zeros(int(changed.sum()), change_table(track.actions.shape[2]))
+    table["step"] = np.flatnonzero(changed)
+    table["requested"], table["executed"] = track.requested[changed], executed[changed]
+    table["rule"] = rule[changed]
+    return table
 
 
-def _read(group: h5g.GroupID, name: str, limit: int) -> NDArray[Any]:
-    dataset = h5d.open(group, name.encode())
-    shape, dtype = dataset.shape, dataset.dtype
-    if math.prod(shape) * dtype.itemsize > limit:
-        raise ValueError(f"{name} claims more bytes than its file has")
-    if dtype.hasobject:
-        raise TypeError(f"{name} holds no numbers")
-    value = np.empty(shape, dtype)
-    dataset.read(h5s.ALL, h5s.ALL, value, _type(dtype))
-    return value
+def unpack_changes(track: Track, table: NDArray[Any]) -> None:
+    """Set the action arrays of a track from the rows of `pack_changes`.
+
+    Raises:
+        ValueError: The table does not fit the track.
+    """
+    size = track.actions.shape[2]
+    if table.ndim != 1 or not size or table.dtype != change_table(size):
+        raise ValueError(f"changed_actions of {table.dtype} {table.shape}")
+    steps, decided = table["step"], track.decided
+    if len(steps) and not (steps[0] >= 0 and (np.diff(steps) > 0).all() and steps[-1] < len(track)):
+        raise ValueError("changed_actions points outside")
+    if not _equal(table["requested"], decided[steps]).all():
+        track.action_requested = decided.copy()
+        track.action_requested[steps] = table["requested"]
+    if not _equal(table["executed"], table["requested"]).all():
+        track.action_executed = track.requested.copy()
+        track.action_executed[steps] = table["executed"]
+    if table["rule"].any():
+        track.action_rule = np.zeros(len(track), np.uint8)
+        track.action_rule[steps] = table["rule"]
 
 
-def _read_all(group: h5g.GroupID, name: str, limit: int) -> dict[str, NDArray[Any]]:
-    below = h5g.open(group, name.encode())
-    return {key.decode(): _read(below, key.decode(), limit) for key in below}
-
-
-def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
-    steps, decisions = _read(group, "steps", limit), _read(group, "decisions", limit)
-    if steps.ndim != 1 or decisions.ndim != 1:
-        raise ValueError(f"tables of {agent} are not one-dimensional")
-    streams = _read_all(group, "obs", limit)
-    for name, value in streams.items():
-        if not value.ndim or len(value) != len(steps) + 1:
-            raise ValueError(f"{agent}/obs/{name} holds {value.shape} for {len(steps)} steps")
-    columns: dict[str, Any] = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
-    for name, low, high in (("decision", 0, len(decisions)), ("segment", -1, segments), ("step", 0, len(steps))):
-        values = columns[name]
-        if len(values) and not (low <= values.min() and values.max() < high):
-            raise ValueError(f"{agent}: {name} points outside")
-    return Track(observations=streams, **columns)
-
-
-def _columns(table: NDArray[Any], names: dict[str, str]) -> dict[str, NDArray[Any]]:
-    columns: dict[str, NDArray[Any]] = {}
-    for name, attribute in names.items():
-        if name in (table.dtype.names or ()):
-            column = np.ascontiguousarray(table[name])
-        elif name in MAY_BE_EMPTY:
-            middle = () if name == "applied" else table.dtype["executed"].shape
-            column = np.zeros((len(table), *middle, 0), DTYPES[name])
-        elif name in MAY_BE_NONE:
-            continue
-        else:
-            raise KeyError(f"field {name}")
-        if column.dtype != DTYPES[name]:
-            raise TypeError(f"field {name} is {column.dtype}")
-        columns[attribute] = column
-    return columns
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """[L] whether rows are equal, NaN being equal to NaN."""
+    return ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)

@@ -7,7 +7,8 @@ from pathlib import Path
 import h5py
 
 from embodied.buffer.container import FIX, read_index, verify
-from embodied.buffer.layout import FORMAT, decode
+from embodied.buffer.decode import decode
+from embodied.buffer.layout import FORMAT, FORMAT_1
 from embodied.buffer.summary import EpisodeSummary, unpack_index
 from embodied.data import Episode
 from embodied.errors import CorruptFile
@@ -40,6 +41,7 @@ def read_episodes(path: Path, ids: Iterable[str], verified: bool = False) -> Ite
     Raises:
         CorruptFile: The file is truncated or altered, or is not laid out as documented.
         FileNotFoundError: There is no such file.
+        UserError: JPEG pictures need a package that is not installed.
     """
     if not verified:
         verify(path)
@@ -51,12 +53,14 @@ def read_episodes(path: Path, ids: Iterable[str], verified: bool = False) -> Ite
         raise CorruptFile(f"HDF5 cannot open it: {error}", str(path), FIX) from None
     with file:
         limit = os.fstat(file.id.get_vfd_handle()).st_size
-        if file.attrs.get("format") != FORMAT:
-            raise CorruptFile(f"its format is not {FORMAT}", str(path), "read it with the version that wrote it")
+        format = file.attrs.get("format")
+        if format not in (FORMAT, FORMAT_1):
+            what = f"its format is neither {FORMAT} nor {FORMAT_1}"
+            raise CorruptFile(what, str(path), "read it with the version that wrote it")
         for id in ids:
             try:
                 root = file["episodes"].id
-                episode = decode(root, id, limit)
+                episode = decode(root, id, limit, format)
             except (ValueError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
                 raise CorruptFile(f"episode {id} is not laid out as documented: {error}", str(path), FIX) from None
             yield episode

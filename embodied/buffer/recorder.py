@@ -1,4 +1,4 @@
-"""A robot's episode, recorded a step at a time: a journal while it runs, one HDF5 file once it is closed."""
+"""Recording of a robot's episode step by step: a journal while it runs, one HDF5 file once it is closed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,32 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.buffer.container import verify, write_sealed
-from embodied.buffer.journal import Frame, JournalWriter, is_recorded, read_journal
-from embodied.buffer.layout import check_names, encode
+from embodied.buffer.encode import encode
+from embodied.buffer.journal import JournalWriter, is_recorded, read_journal
+from embodied.buffer.journal_episode import build_episode
+from embodied.buffer.layout import check_agent, check_id, flat_name
 from embodied.buffer.summary import pack_index, summarise
-from embodied.data import Episode, Outcome, RewardStatus, Source, Track
-from embodied.errors import CorruptFile, DataError, InfrastructureError
+from embodied.data import Outcome, RewardStatus, Rule, Source
+from embodied.errors import CorruptFile, DataError, InfrastructureError, nearest
 from embodied.files import clean_temporaries, fsync_dir
 from embodied.spec import EnvSpec
 
 JOURNAL = ".journal"
 SET_ASIDE = ".corrupt"
 
+Picture = bytes
+"""A JPEG file, as the policy saw it."""
+
 
 class EpisodeRecorder:
-    """Records one episode of one agent. A decision or step is acknowledged when its call returns.
+    """Recorder of one episode. A decision or step is acknowledged when its call returns.
+
+    Calls name the agent that they are about; where one agent is recorded, they may leave it out.
 
     Args:
-        folder: Made if it is not there; the file becomes `<id>.h5`.
-        spec: Of the env.
-        id, mode, policy, reward_version, seed: As in `Episode`.
-        agent: The agent recorded.
+        folder: Made if it is not there; the file becomes `<id>.h5`, with `~` for the slashes of the id.
+        spec: Of the environment.
+        id, mode, reward_version, seed: As in `Episode`.
+        policies: Name of each recorded agent to that of the policy that drives it.
         state: [S] float64 initial simulator state; none for a robot.
-        drawn: What was randomised.
+        drawn: As in `Resets`.
 
     Raises:
         FileExistsError: An episode of this id is being recorded.
-        DataError: One is stored, or the id or agent is no name.
+        DataError: One is stored, or the id or an agent is no name of an agent of the spec.
         InfrastructureError: No disk space.
     """
 
@@ -45,25 +52,31 @@ class EpisodeRecorder:
         id: str,
         *,
         mode: str,
-        policy: str,
-        agent: str = "robot",
+        policies: Mapping[str, str],
         reward_version: str = "",
         seed: int = 0,
         state: NDArray[np.float64] | None = None,
         drawn: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        check_names(id, agent)
-        self.path = folder / f"{id}.h5"
+        check_id(id)
+        for agent in policies:
+            check_agent(id, agent)
+            if agent not in spec.agents:
+                raise DataError(f"no agent {agent!r}", f"episode {id}", nearest(agent, spec.agents))
+        if not policies:
+            raise DataError("no agent to record", f"episode {id}", "name the policy of one at least")
+        self.path = folder / f"{flat_name(id)}.h5"
         if self.path.exists():
             raise DataError(f"episode {id} is stored already", str(self.path), "give each episode its own id")
-        self.steps, self.decisions = 0, 0
+        self.steps, self.decisions = dict.fromkeys(policies, 0), dict.fromkeys(policies, 0)
+        self._running = set(policies)
         meta = {
-            "id": id, "mode": mode, "policy": policy, "agent": agent, "task": spec.task, "seed": int(seed),
+            "id": id, "mode": mode, "policies": dict(policies), "task": spec.task, "seed": int(seed),
             "reward_version": reward_version, "spec": spec.to_dict(),
         }  # fmt: skip
         arrays = {"state": np.zeros(0) if state is None else np.asarray(state, np.float64)}
         arrays |= {f"drawn/{name}": np.asarray(value) for name, value in (drawn or {}).items()}
-        self._journal = JournalWriter(folder / f"{id}{JOURNAL}")
+        self._journal = JournalWriter(folder / f"{flat_name(id)}{JOURNAL}")
         try:
             self._journal.append("episode", meta, arrays)
         except InfrastructureError:
@@ -71,27 +84,47 @@ class EpisodeRecorder:
             raise
 
     def decide(
-        self, actions: NDArray[np.float32], log_probs: NDArray[np.float32], value: float, version: int, step: int = -1
-    ) -> None:
-        """Note a decision, which later steps execute.
+        self,
+        actions: NDArray[np.float32],
+        log_probs: NDArray[np.float32],
+        value: float,
+        version: int,
+        *,
+        step: int = -1,
+        agent: str = "",
+    ) -> int:
+        """Record a decision.
 
         Args:
             actions, log_probs: [K, D] as sampled; log-probabilities are NaN where the policy has none.
             value: NaN where the policy has none.
             version: The weights that decided.
-            step: The step whose observation it answers; that of the next step if not given.
+            step: The step whose observation it answers, earlier than the next one if the answer came late; the next
+                step if not given.
+
+        Returns:
+            The decision's number, by which steps name it.
         """
-        meta = {"value": float(value), "version": int(version), "step": self.steps if step < 0 else int(step)}
+        agent = self._agent(agent)
+        asked = self.steps[agent] if step < 0 else int(step)
+        meta = {"agent": agent, "value": float(value), "version": int(version), "step": asked}
         arrays = {"actions": np.asarray(actions, np.float32), "log_probs": np.asarray(log_probs, np.float32)}
         self._journal.append("decision", meta, arrays)
-        self.decisions += 1
+        self.decisions[agent] += 1
+        return self.decisions[agent] - 1
 
     def step(
         self,
-        observation: Mapping[str, NDArray[Any]],
+        observation: Mapping[str, NDArray[Any] | Picture],
+        decision: int,
         k: int,
         applied: NDArray[np.float64],
         *,
+        time: float = float("nan"),
+        times: Mapping[str, float] | None = None,
+        requested: NDArray[np.float32] | None = None,
+        executed: NDArray[np.float32] | None = None,
+        rule: Rule = Rule.NONE,
         reward: float = 0.0,
         reward_status: RewardStatus = RewardStatus.PENDING,
         terminated: bool = False,
@@ -99,64 +132,108 @@ class EpisodeRecorder:
         source: Source = Source.POLICY,
         trainable: bool = True,
         segment: str = "",
+        agent: str = "",
     ) -> None:
-        """Note one step.
+        """Record one step.
 
         Args:
-            observation: Stream name to array, what was seen before the step.
-            k: Which action of the last decision it executed.
+            observation: Stream name to array or JPEG file, sensed before the step.
+            decision, k: The decision that the step executes, and the index of the action in it; -1 for none.
             applied: [U] controls after the safety filter.
+            time: Capture time of the observation in seconds, on the environment's monotonic clock.
+            times: Stream name to capture time, of the streams that were not captured at `time`.
+            requested: [D] the action that was asked for, where it is not the decision's.
+            executed: [D] the action that was executed, where it is not the requested one.
+            rule: The rule that changed it.
             reward, reward_status, terminated, truncated, source, trainable: As in `Segment`.
             segment: Id of the segment that carries the step to a learner; empty for none.
 
         Raises:
-            DataError: No decision was noted before.
+            DataError: The decision was not recorded before.
             InfrastructureError: No disk space; the step is not recorded.
         """
-        if not self.decisions:
-            raise DataError("a step without a decision", str(self.path), "call decide before the first step")
+        agent = self._agent(agent)
+        if not -1 <= decision < self.decisions[agent] or (decision < 0) != (k < 0):
+            what = f"a step of {agent} without a decision: {decision} of {self.decisions[agent]}, k {k}"
+            raise DataError(what, str(self.path), "call decide before the step, or give -1 for both")
         meta = {
-            "k": int(k), "decision": self.decisions - 1, "reward": float(reward), "reward_status": int(reward_status),
-            "terminated": bool(terminated), "truncated": bool(truncated), "source": int(source),
-            "trainable": bool(trainable), "segment": segment,
+            "agent": agent, "k": int(k), "decision": int(decision), "reward": float(reward),
+            "reward_status": int(reward_status), "terminated": bool(terminated), "truncated": bool(truncated),
+            "source": int(source), "trainable": bool(trainable), "segment": segment, "time": float(time),
+            "times": {name: float(value) for name, value in (times or {}).items()}, "rule": int(rule),
         }  # fmt: skip
-        arrays = {f"obs/{name}": np.asarray(value) for name, value in observation.items()}
-        self._journal.append("step", meta, arrays | {"applied": np.asarray(applied, np.float64)})
-        self.steps += 1
+        arrays = _sensed(observation) | {"applied": np.asarray(applied, np.float64)}
+        if requested is not None:
+            arrays["requested"] = np.asarray(requested, np.float32)
+        if executed is not None:
+            arrays["executed"] = np.asarray(executed, np.float32)
+        self._journal.append("step", meta, arrays)
+        self.steps[agent] += 1
 
-    def close(self, outcome: Outcome, final: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Write the episode's file, then remove the journal.
+    def close(
+        self,
+        outcome: Outcome,
+        final: Mapping[str, NDArray[Any] | Picture],
+        *,
+        time: float = float("nan"),
+        times: Mapping[str, float] | None = None,
+        agent: str = "",
+    ) -> Path | None:
+        """End an agent's track. When all agents have ended, write the episode's file, then remove the journal.
 
         Args:
-            outcome: How it ended.
+            outcome: The end of the agent's episode.
             final: The observation after the last step.
+            time, times: Capture times of `final`, as in `step`.
 
         Returns:
-            The file, or None for an episode without steps, which leaves none.
+            The file; None while agents go on, and for an episode without steps, which leaves none.
 
         Raises:
             InfrastructureError: No disk space; the journal stays, and `recover` makes the episode of it.
         """
-        arrays = {f"obs/{name}": np.asarray(value) for name, value in final.items()}
+        agent = self._agent(agent)
+        meta = {"agent": agent, "outcome": int(outcome), "time": float(time), "times": dict(times or {})}
+        self._running.discard(agent)
         try:
-            self._journal.append("end", {"outcome": int(outcome)}, arrays)
-            return _seal(self._journal.path, self.path)
+            self._journal.append("end", meta, _sensed(final))
+            return None if self._running else _seal(self._journal.path, self.path)
         finally:
-            self._journal.close()
+            if not self._running:
+                self._journal.close()
 
     def abandon(self) -> None:
-        """Let go of the journal without closing the episode; `recover` makes a faulted episode of it."""
+        """Close the journal without ending the episode; `recover` makes a faulted episode of it."""
         self._journal.close()
+
+    def _agent(self, agent: str) -> str:
+        if not agent and len(self.steps) == 1:
+            return next(iter(self.steps))
+        if agent not in self._running:
+            what = f"agent {agent!r} is not recorded, or has ended" if agent else "no agent named"
+            raise DataError(what, str(self.path), f"recorded: {', '.join(self.steps)}")
+        return agent
+
+
+def _sensed(observation: Mapping[str, NDArray[Any] | Picture]) -> dict[str, NDArray[Any]]:
+    """Arrays of a frame: `obs/<stream>`, and `jpeg/<stream>` for JPEG files."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in observation.items():
+        if isinstance(value, bytes):
+            arrays[f"jpeg/{name}"] = np.frombuffer(value, np.uint8)
+        else:
+            arrays[f"obs/{name}"] = np.asarray(value)
+    return arrays
 
 
 @dataclass
 class Recovered:
-    """What `recover` found.
+    """Files that `recover` made, removed and set aside.
 
     Attributes:
         episodes: Files made of unfinished journals.
         removed: Temporary files, and journals without a step or whose episode was stored already.
-        corrupt: Journals set aside, and why.
+        corrupt: Journals set aside, and the reason.
     """
 
     episodes: list[Path] = field(default_factory=list)
@@ -167,8 +244,9 @@ class Recovered:
 def recover(folder: Path) -> Recovered:
     """Clean up after killed writers: call it at start, before anything writes to the folder.
 
-    An unfinished journal becomes an episode of outcome `INFRASTRUCTURE_FAULT` with every step acknowledged; its last
-    step does not train, and the last observation stands in for the final one. Journals of living recorders stay.
+    An unfinished journal becomes an episode of outcome `INFRASTRUCTURE_FAULT` with every step acknowledged. The last
+    step of a track without an end does not train, and its last observation stands in for the final one. Journals of
+    living recorders stay.
 
     Raises:
         InfrastructureError: No disk space; the journals stay.
@@ -198,7 +276,7 @@ def _seal(journal: Path, path: Path) -> Path | None:
     """Make `path` of a journal and remove the journal; None where it holds no step or `path` is there already."""
     made = None
     if not _whole(path):
-        episode = _episode(read_journal(journal), journal)
+        episode = build_episode(read_journal(journal), journal)
         if episode is not None:
             write_sealed(path, pack_index([summarise(episode)]), encode([episode]))
             made = path
@@ -213,61 +291,3 @@ def _whole(path: Path) -> bool:
     except (FileNotFoundError, CorruptFile):
         return False
     return True
-
-
-def _episode(frames: list[Frame], journal: Path) -> Episode | None:
-    """The episode that frames tell of, or None without a step."""
-    steps = [frame for frame in frames if frame.kind == "step"]
-    if not steps:
-        return None
-    try:
-        return _assemble(frames[0], [f for f in frames if f.kind == "decision"], steps, frames[-1])
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise CorruptFile(f"its frames do not make an episode: {error!r}", str(journal), "keep it for a look") from None
-
-
-def _assemble(head: Frame, decisions: list[Frame], steps: list[Frame], last: Frame) -> Episode:
-    ended = last.kind == "end"
-    names = [name for name in steps[0].arrays if name.startswith("obs/")]
-    final = (last if ended else steps[-1]).arrays
-    columns = {name: np.array([frame.meta[name] for frame in steps]) for name in steps[0].meta if name != "segment"}
-    # A decision that no step came to execute answers an observation that is not in the episode.
-    used = int(columns["decision"].max()) + 1
-    decisions = [d for n, d in enumerate(decisions) if n < used or d.meta["step"] < len(steps)]
-    segments = list(dict.fromkeys(frame.meta["segment"] for frame in steps if frame.meta["segment"]))
-    executed = np.zeros((len(decisions), len(decisions[0].arrays["actions"])), bool)
-    executed[columns["decision"], columns["k"]] = True
-    if not ended:
-        columns["truncated"][-1], columns["trainable"][-1] = True, False
-    track = Track(
-        observations={n.removeprefix("obs/"): np.stack([*(f.arrays[n] for f in steps), final[n]]) for n in names},
-        decision=columns["decision"].astype(np.int32),
-        k=columns["k"].astype(np.int32),
-        rewards=columns["reward"].astype(np.float32),
-        reward_status=columns["reward_status"].astype(np.uint8),
-        terminated=columns["terminated"],
-        truncated=columns["truncated"],
-        source=columns["source"].astype(np.uint8),
-        trainable=columns["trainable"],
-        applied=np.stack([frame.arrays["applied"] for frame in steps]),
-        segment=np.array([_index(segments, frame.meta["segment"]) for frame in steps], np.int32),
-        step=np.array([frame.meta["step"] for frame in decisions], np.int32),
-        actions=np.stack([frame.arrays["actions"] for frame in decisions]),
-        log_probs=np.stack([frame.arrays["log_probs"] for frame in decisions]),
-        executed=executed,
-        values=np.array([frame.meta["value"] for frame in decisions], np.float32),
-        versions=np.array([frame.meta["version"] for frame in decisions], np.int64),
-    )
-    meta = head.meta
-    return Episode(
-        **{name: meta[name] for name in ("id", "task", "mode", "policy", "reward_version", "seed", "spec")},
-        outcome=Outcome(last.meta["outcome"]) if ended else Outcome.INFRASTRUCTURE_FAULT,
-        agents={meta["agent"]: track},
-        initial_state=head.arrays["state"],
-        drawn={n.removeprefix("drawn/"): v for n, v in head.arrays.items() if n.startswith("drawn/")},
-        segments=segments,
-    )
-
-
-def _index(segments: list[str], name: str) -> int:
-    return segments.index(name) if name else -1

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from embodied.buffer.container import sealed_size, write_sealed
-from embodied.buffer.layout import check, encode
+from embodied.buffer.encode import encode
+from embodied.buffer.layout import check
 from embodied.buffer.summary import pack_index, summarise
 from embodied.data import Episode
 from embodied.files import disk_errors
@@ -74,5 +75,6 @@ class ShardWriter:
 
 def _bytes(episode: Episode) -> int:
     arrays = [value for track in episode.agents.values() for value in track.observations.values()]
+    files = [file for track in episode.agents.values() for each in track.jpeg.values() for file in each]
     tables = [track.actions.nbytes + track.log_probs.nbytes + track.applied.nbytes for track in episode.agents.values()]
-    return sum(value.nbytes for value in arrays) + sum(tables) + episode.initial_state.nbytes
+    return sum(value.nbytes for value in arrays) + sum(map(len, files)) + sum(tables) + episode.initial_state.nbytes

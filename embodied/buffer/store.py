@@ -1,14 +1,14 @@
-"""The folder where episodes are kept: what is worth keeping, within a quota, and read back verified."""
+"""Store of episodes in a folder: retention rules, a quota, and verified reading."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from embodied.buffer.container import verify
-from embodied.buffer.keep import DEFAULT, TRAINING, check_rules, wanted
 from embodied.buffer.reader import Stamp, read_episodes, read_summaries, stamp
+from embodied.buffer.retention import DEFAULT, TRAINING, check_rules, is_retained
 from embodied.buffer.shards import ShardWriter
-from embodied.buffer.summary import EpisodeSummary
+from embodied.buffer.summary import EpisodeSummary, summarise
 from embodied.data import Episode
 from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, nearest
 from embodied.files import is_temporary
@@ -22,11 +22,11 @@ class _File:
     verified: bool = False
 
     def __post_init__(self) -> None:
-        self.ids = frozenset(summary.id for summary in self.summaries)
+        self.by_id = {summary.id: summary for summary in self.summaries}
 
     @property
     def evictable(self) -> bool:
-        """Whether it holds nothing but training episodes; what cannot be read is never thrown away."""
+        """Whether it holds nothing but training episodes; an unreadable file is never deleted."""
         return not self.reason and all(summary.mode == TRAINING for summary in self.summaries)
 
 
@@ -38,7 +38,7 @@ class EpisodeStore:
 
     Args:
         folder: Made when the first episode is sealed.
-        keep: Rules of `embodied.buffer.keep`.
+        keep: Rules of `embodied.buffer.retention`.
         quota_bytes: Size of all episode files. The oldest training files go first; evaluations and demonstrations stay.
         attempt: Which start of the run this is.
         max_episodes: Episodes after which a shard is sealed.
@@ -58,34 +58,40 @@ class EpisodeStore:
         self.quota_bytes = quota_bytes
         self._files: dict[Path, _File] = {}
         self._looked = False
-        # Training episodes have shards of their own, so that the quota can let them go alone.
+        # Training episodes have shards of their own, so that the quota can delete them alone.
         self._training, self._protected = (
             ShardWriter(self.folder, attempt, max_episodes=max_episodes, make_room=self.make_room) for _ in range(2)
         )
 
     def add(self, episode: Episode) -> bool:
-        """Take an episode if the rules keep it; it is safe once its shard is sealed.
+        """Store an episode if the rules retain it; it is safe once its shard is sealed.
+
+        An episode that is stored already is acknowledged and not stored twice.
 
         Returns:
-            Whether it is kept.
+            Whether it is retained.
 
         Raises:
-            DataError: Its id is taken, or it cannot be stored as it stands.
+            DataError: Another episode has its id, or it cannot be stored as it stands.
             InfrastructureError: No disk space, or the quota is spent on evaluations and demonstrations.
         """
-        if not wanted(episode, self.keep):
+        if not is_retained(episode, self.keep):
             return False
         if not self._looked:
             self.refresh()
         writer = self._training if episode.mode == TRAINING else self._protected
-        if any(episode.id == other.id for other in writer.pending) or self._find(episode.id):
-            raise DataError(f"episode {episode.id} is stored already", str(self.folder), "give each episode its own id")
+        stored = self._summary(episode.id)
+        if stored is not None:
+            if stored == summarise(episode):
+                return True
+            what = f"another episode is stored as {episode.id}"
+            raise DataError(what, str(self.folder), "give each origin its own name, and each episode its own id")
         if writer.add(episode):
             self.refresh()
         return True
 
     def seal(self) -> list[Path]:
-        """Write what is pending; returns the new files. Raises InfrastructureError as `add`."""
+        """Write the pending episodes; returns the new files. Raises InfrastructureError as `add`."""
         paths = [path for writer in (self._protected, self._training) if (path := writer.seal())]
         if paths:
             self.refresh()
@@ -119,7 +125,7 @@ class EpisodeStore:
             del self._files[path]
 
     def refresh(self) -> None:
-        """Take note of files that came, went or changed."""
+        """Update the list of files: new, deleted and changed ones."""
         known, self._files, self._looked = self._files, {}, True
         paths = self.folder.glob("*.h5") if self.folder.is_dir() else ()
         for path in paths:
@@ -134,11 +140,11 @@ class EpisodeStore:
             except CorruptFile as error:
                 self._files[path] = _File(now, [], error.line())
             except FileNotFoundError:
-                continue  # the quota of a writer took it since it was listed
+                continue  # deleted by a writer's quota since it was listed
 
     @property
     def corrupt(self) -> list[tuple[Path, str]]:
-        """Files found truncated or altered so far, and what is wrong with each."""
+        """Files found truncated or altered so far, and the fault of each."""
         self.refresh()
         return [(path, self._files[path].reason) for path in self._by_age() if self._files[path].reason]
 
@@ -203,7 +209,16 @@ class EpisodeStore:
         return sorted(self._files, key=lambda path: (self._files[path].stamp[1], path.name))
 
     def _find(self, id: str) -> Path | None:
-        return next((p for p, f in self._files.items() if id in f.ids), None)
+        return next((p for p, f in self._files.items() if id in f.by_id), None)
+
+    def _summary(self, id: str) -> EpisodeSummary | None:
+        """The summary of a sealed or pending episode."""
+        for writer in (self._training, self._protected):
+            for episode in writer.pending:
+                if episode.id == id:
+                    return summarise(episode)
+        path = self._find(id)
+        return self._files[path].by_id[id] if path else None
 
     def _verified(self, path: Path, raises: bool = False) -> bool:
         file = self._files.get(path)

@@ -1,78 +1,116 @@
-"""One line per episode: the light index of an episode file, read without its arrays."""
+"""Summaries of episodes: the index of an episode file, read without its arrays."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import msgpack
-import numpy as np
 
 from embodied.buffer.container import FIX
-from embodied.data import Episode, RewardStatus
+from embodied.data import Episode, Outcome, RewardStatus, Track, joint_outcome
 from embodied.errors import CorruptFile
 
 
 @dataclass(frozen=True)
-class EpisodeSummary:
-    """What a list of episodes shows.
+class TrackSummary:
+    """Summary of one agent's track.
 
     Attributes:
-        id, task, mode, policy: As in `Episode`.
+        agent, policy: Names.
         outcome: Name of the outcome in lower case.
-        seed: The seed that drew the start.
-        steps: Steps of the longest track.
-        total_reward: Sum of the scored rewards of all agents.
+        steps: Length.
+        total_reward: Sum of the scored rewards.
         version_min, version_max: Policy versions of the decisions; -1 without any.
     """
 
-    id: str
-    task: str
-    mode: str
+    agent: str
     policy: str
     outcome: str
-    seed: int
     steps: int
     total_reward: float
     version_min: int
     version_max: int
 
 
-_TYPES = {field.name: field.type for field in fields(EpisodeSummary)}
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """Summary of one episode.
+
+    Attributes:
+        id, task, mode: As in `Episode`.
+        seed: The seed that drew the start.
+        tracks: One summary per agent.
+    """
+
+    id: str
+    task: str
+    mode: str
+    seed: int
+    tracks: tuple[TrackSummary, ...]
+
+    @property
+    def outcome(self) -> str:
+        """Joint outcome of the agents in lower case."""
+        return joint_outcome(Outcome[track.outcome.upper()] for track in self.tracks).name.lower()
+
+    @property
+    def steps(self) -> int:
+        """Steps of the longest track."""
+        return max((track.steps for track in self.tracks), default=0)
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the scored rewards of all agents."""
+        return sum(track.total_reward for track in self.tracks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: the fields, and outcome, steps and total_reward of all agents."""
+        whole = {"outcome": self.outcome, "steps": self.steps, "total_reward": self.total_reward}
+        return vars(self) | whole | {"tracks": [vars(track) for track in self.tracks]}
 
 
 def summarise(episode: Episode) -> EpisodeSummary:
     """The summary of one episode."""
-    tracks = episode.agents.values()
-    versions = np.concatenate([t.versions for t in tracks]) if tracks else np.zeros(0, np.int64)
-    scored = sum(float(t.rewards[t.reward_status == RewardStatus.SCORED].sum(dtype=np.float64)) for t in tracks)
-    return EpisodeSummary(
-        episode.id,
-        episode.task,
-        episode.mode,
-        episode.policy,
-        episode.outcome.name.lower(),
-        int(episode.seed),
-        len(episode),
-        scored,
-        int(versions.min()) if len(versions) else -1,
-        int(versions.max()) if len(versions) else -1,
-    )
+    tracks = tuple(_summarise_track(agent, track) for agent, track in episode.agents.items())
+    return EpisodeSummary(episode.id, episode.task, episode.mode, int(episode.seed), tracks)
+
+
+def _summarise_track(agent: str, track: Track) -> TrackSummary:
+    scored = track.rewards[track.reward_status == RewardStatus.SCORED]
+    versions = (int(track.versions.min()), int(track.versions.max())) if len(track.versions) else (-1, -1)
+    reward = float(scored.sum(dtype="f8"))
+    return TrackSummary(agent, track.policy, track.outcome.name.lower(), len(track), reward, *versions)
 
 
 def pack_index(summaries: list[EpisodeSummary]) -> bytes:
     """Summaries as msgpack: a list of lists in the order of the fields."""
-    return msgpack.packb([list(astuple(summary)) for summary in summaries])
+    return msgpack.packb([[s.id, s.task, s.mode, s.seed, [astuple(t) for t in s.tracks]] for s in summaries])
 
 
 def unpack_index(data: bytes, path: Path) -> list[EpisodeSummary]:
-    """Summaries from `pack_index`.
+    """Summaries from `pack_index`, or from the index of a format-1 file.
 
     Raises:
         CorruptFile: It is no such index; names `path`.
     """
     try:
-        rows = [EpisodeSummary(*row) for row in msgpack.unpackb(data)]
-    except (ValueError, TypeError, msgpack.UnpackException):
+        return [_unpack_row(row) for row in msgpack.unpackb(data)]
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
         raise CorruptFile("its index cannot be read", str(path), FIX) from None
-    if not all(isinstance(getattr(row, name), kind) for row in rows for name, kind in _TYPES.items()):  # type: ignore[arg-type]
-        raise CorruptFile("its index holds a value of a wrong type", str(path), FIX)
-    return rows
+
+
+def _unpack_row(row: Sequence[Any]) -> EpisodeSummary:
+    if len(row) == 10:  # format 1: one line for all agents
+        id, task, mode, policy, outcome, seed, *numbers = row
+        row = (id, task, mode, seed, [["", policy, outcome, *numbers]])
+    id, task, mode, seed, tracks = row
+    summary = EpisodeSummary(id, task, mode, seed, tuple(TrackSummary(*track) for track in tracks))
+    parts: list[EpisodeSummary | TrackSummary] = [summary, *summary.tracks]
+    for part in parts:
+        for field in fields(part):
+            kind: Any = tuple if field.name == "tracks" else field.type
+            if not isinstance(getattr(part, field.name), kind):
+                raise TypeError(f"{field.name} of a wrong type")
+    Outcome[summary.outcome.upper()]
+    return summary

@@ -1,4 +1,4 @@
-"""`embodied episodes`: what is stored, what is in it, where it came from, and whether it repeats."""
+"""`embodied episodes`: list, show, trace and replay stored episodes."""
 
 import json
 from collections.abc import Sequence
@@ -12,21 +12,24 @@ from rich.console import Console
 from rich.table import Table
 from yaml import YAMLError
 
+from embodied.buffer.layout import changed_steps
 from embodied.buffer.store import EpisodeStore
-from embodied.buffer.trace import trace
-from embodied.data import Episode, Outcome
+from embodied.buffer.trace import rule_counts, trace
+from embodied.data import Episode, Outcome, Track
 from embodied.errors import ConfigError, nearest
 from embodied.runs.run_folder import resolve
+from embodied.spec import AgentSpec, EnvSpec
 
 HELP = """\
 embodied episodes ls|show|trace|replay [ID] [key=value ...] [--json]
 
-  embodied episodes ls run=latest mode=evaluation outcome=time_limit    one line per stored episode
-  embodied episodes show ID                                          streams, steps, decisions, rewards of one
-  embodied episodes trace ID     which versions made it, where reward and log-probabilities came from, which update
-                                 of the learner consumed it
-  embodied episodes replay ID    live it again from its stored start with its actions: bit for bit the same, or which
-                                 step and stream differ first (exit status 2); task.KEY= and env.KEY= change the
+  embodied episodes ls run=latest mode=evaluation outcome=time_limit    one line per track of each stored episode
+  embodied episodes show ID      per agent: policy, outcome, length, streams with rates and times, decisions, rewards,
+                                 and the steps whose action was changed
+  embodied episodes trace ID     the versions that made it, the sources of reward and log-probabilities, and the
+                                 updates of the learner that consumed it
+  embodied episodes replay ID    simulate it again from its stored start with its actions: identical to the bit, or the
+                                 first step and streams that differ (exit status 2); task.KEY= and env.KEY= change the
                                  run's settings for it, such as task.reward=sparse or env.randomise.mass=[2,2]
 
 keys: run=latest (a name under runs/, a path, or latest)  runs=runs  mode=  outcome=  limit=50 (ls; 0 for all)
@@ -82,12 +85,14 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
     shown = found[: int(options["limit"]) or None]
     if as_json:
         for summary in shown:
-            print(json.dumps(vars(summary)))
+            print(json.dumps(summary.to_dict()))
         return 0
-    table = Table("id", "task", "outcome", "steps", "reward", "versions", box=None)
+    table = Table("id", "task", "agent", "policy", "outcome", "steps", "reward", "versions", box=None)
     for s in shown:
-        versions = str(s.version_min) if s.version_min == s.version_max else f"{s.version_min} to {s.version_max}"
-        table.add_row(s.id, s.task, s.outcome, str(s.steps), f"{s.total_reward:.3f}", versions)
+        for n, t in enumerate(s.tracks):
+            versions = str(t.version_min) if t.version_min == t.version_max else f"{t.version_min} to {t.version_max}"
+            name = (s.id, s.task) if n == 0 else ("", "")
+            table.add_row(*name, t.agent, t.policy, t.outcome, str(t.steps), f"{t.total_reward:.3f}", versions)
     console = Console()
     console.print(table)
     more = f", {len(found) - len(shown)} more: limit=0 lists all" if len(found) > len(shown) else ""
@@ -119,32 +124,68 @@ def _change(config: DictConfig, word: str) -> None:
 
 
 def describe(episode: Episode) -> dict[str, Any]:
-    """An episode's fields, sizes and rewards, as JSON values."""
+    """An episode's fields and its tracks, as JSON values."""
+    agents = EnvSpec.from_dict(episode.spec).agents if episode.spec.get("agents") else {}
     return {
         "id": episode.id,
         "task": episode.task,
         "mode": episode.mode,
-        "policy": episode.policy,
         "seed": int(episode.seed),
         "outcome": episode.outcome.name.lower(),
         "steps": len(episode),
         "reward_version": episode.reward_version,
         "drawn": {name: _shown(value) for name, value in episode.drawn.items()},
         "initial_state": f"{len(episode.initial_state)} numbers",
-        "agents": {
-            name: {
-                "observations": {
-                    stream: f"{value.dtype} {list(value.shape)}" for stream, value in track.observations.items()
-                },
-                "actions": f"{track.actions.dtype} {list(track.actions.shape)}",
-                "applied": f"{track.applied.dtype} {list(track.applied.shape)}",
-                "decisions": len(track.step),
-                "reward_sum": float(track.rewards.sum()),
-                "trainable_steps": int(track.trainable.sum()),
-            }
-            for name, track in episode.agents.items()
-        },
+        "agents": {name: _describe_track(track, agents.get(name)) for name, track in episode.agents.items()},
     }
+
+
+def _describe_track(track: Track, spec: AgentSpec | None) -> dict[str, Any]:
+    rates = {stream.name: stream.rate_hz for stream in spec.observations} if spec is not None else {}
+    streams = {}
+    for name, value in track.observations.items():
+        text = f"{value.dtype} {list(value.shape)}" + (" jpeg" if name in track.jpeg else "")
+        if rates.get(name):
+            text += f", {rates[name]:g} Hz"
+        if name in track.times and track.time is not None:
+            delay = track.time - track.times[name]
+            text += (
+                f", captured {1000 * np.nanmean(delay):.1f} ms before the step (at most {1000 * np.nanmax(delay):.1f})"
+            )
+        streams[name] = text
+    versions = {int(version): int((track.versions == version).sum()) for version in np.unique(track.versions)}
+    return {
+        "policy": track.policy,
+        "outcome": track.outcome.name.lower(),
+        "steps": len(track),
+        "versions": ", ".join(f"{version} ({count} decisions)" for version, count in versions.items()) or "none",
+        "observations": streams,
+        "times": _describe_times(track),
+        "actions": f"{track.actions.dtype} {list(track.actions.shape)}",
+        "changed_actions": _describe_changes(track),
+        "applied": f"{track.applied.dtype} {list(track.applied.shape)}",
+        "decisions": len(track.step),
+        "reward_sum": float(track.rewards.sum()),
+        "trainable_steps": int(track.trainable.sum()),
+    }
+
+
+def _describe_times(track: Track) -> str:
+    if track.time is None:
+        return "not recorded"
+    known = track.time[~np.isnan(track.time)]
+    rate = (len(known) - 1) / (known[-1] - known[0]) if len(known) > 1 and known[-1] > known[0] else 0.0
+    return f"{known[0]:.3f} to {known[-1]:.3f} s" + (f", {rate:.4g} steps per second" if rate else "")
+
+
+def _describe_changes(track: Track) -> dict[str, Any]:
+    """Counts of steps whose requested action is not the decision's, or whose executed action is not the requested one.
+
+    The latter are counted by rule where rules are recorded.
+    """
+    requested, executed = changed_steps(track)
+    rules = rule_counts(track)
+    return {"requested": int(requested.sum()), "executed": int(executed.sum())} | ({"rules": rules} if rules else {})
 
 
 def _shown(drawn: np.ndarray) -> Any:

@@ -15,13 +15,7 @@ def record_video(path: Path, task: dict[str, Any], episodes: Sequence[Episode], 
     made = make_task(task["name"], **{key: value for key, value in task.items() if key != "name"})
     clips = [
         Clip(
-            replay(
-                made.model,
-                episode.initial_state,
-                episode.agents[made.spec.only_agent].applied,
-                made.substeps,
-                episode.drawn,
-            ),
+            replay(made.model, episode.initial_state, episode.applied, made.substeps, episode.drawn),
             f"{episode.task} seed {episode.seed}",
             episode.outcome,
         )

@@ -47,7 +47,7 @@ def windows(track: Track, chunk: int) -> tuple[NDArray[np.intp], NDArray[np.floa
     """
     mask = demonstrated(track)
     length = len(mask)
-    executed = track.actions[track.decision, track.k] if length else np.zeros((0, track.actions.shape[2]), np.float32)
+    executed = track.requested
     steps = np.flatnonzero(mask)
     ahead = steps[:, None] + np.arange(chunk)
     inside = np.minimum(ahead, max(length - 1, 0))

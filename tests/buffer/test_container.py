@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embodied.buffer.container import read_index, sealed_size, verify, write_sealed
-from embodied.buffer.layout import encode
+from embodied.buffer.encode import encode
 from embodied.buffer.reader import read_episodes, read_summaries
 from embodied.buffer.summary import pack_index, summarise
 from embodied.errors import CorruptFile

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied.buffer.keep import RULES
 from embodied.buffer.recorder import recover
+from embodied.buffer.retention import RULES
 from embodied.buffer.shards import ShardWriter
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.summary import summarise
@@ -20,7 +20,7 @@ def fill(store: EpisodeStore, mode: str, shards: int, each: int = 2, first: int 
     ids = []
     for shard in range(shards):
         for number in range(each):
-            ids.append(f"{mode}-0-{first + shard:04d}-{number:06d}")
+            ids.append(f"sim-0/{mode}/0-{first + shard:04d}-{number:06d}")
             assert store.add(make_episode(len(ids), ids[-1], mode=mode))
         [path] = store.seal()
         os.utime(path, ns=(10**9 * (first + shard), 10**9 * (first + shard)))
@@ -89,15 +89,18 @@ def test_shards_fill_by_count_and_by_bytes(tmp_path: Path) -> None:
     assert EpisodeStore(tmp_path).ids() == ["a", "b", "c"]
 
 
-def test_an_id_is_stored_once(tmp_path: Path) -> None:
+def test_an_episode_that_is_sent_again_is_acknowledged_and_another_of_its_id_refused(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path, keep=["all"])
     store.add(make_episode(0, "a"))
     for _ in range(2):
-        with pytest.raises(DataError, match="stored already"):
+        assert store.add(make_episode(0, "a"))
+        with pytest.raises(DataError, match="another episode is stored as a"):
             store.add(make_episode(1, "a"))
         store.seal()
-    with pytest.raises(DataError, match="stored already"):
+    assert EpisodeStore(tmp_path, keep=["all"]).add(make_episode(0, "a"))
+    with pytest.raises(DataError, match="another episode"):
         EpisodeStore(tmp_path, keep=["all"]).add(make_episode(1, "a"))
+    assert store.ids() == ["a"]
 
 
 def test_the_oldest_training_shards_make_room(tmp_path: Path) -> None:
@@ -105,11 +108,11 @@ def test_the_oldest_training_shards_make_room(tmp_path: Path) -> None:
     fill(store, "evaluation", 1)
     training = fill(store, "train", 3, first=1)
     size = sum(path.stat().st_size for path in tmp_path.glob("*.h5"))
-    limited = EpisodeStore(tmp_path, keep=["all"], quota_bytes=size + 100)
+    limited = EpisodeStore(tmp_path, keep=["all"], quota_bytes=size + 400)
     fill(limited, "train", 1, first=9)
     assert training[0] not in limited.ids() and training[2] in limited.ids()
     fill(limited, "demonstration", 3, first=10)
-    assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= size + 100
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= size + 400
     modes = [summary.mode for summary in limited.summary()]
     assert modes == ["evaluation"] * 2 + ["demonstration"] * 6
     before = set(tmp_path.iterdir())

@@ -143,9 +143,10 @@ def demonstrations(count: int, seed: int) -> list[Episode]:
             segment=np.zeros(n, np.int32), step=np.arange(n, dtype=np.int32), actions=chosen,
             log_probs=np.full_like(chosen, np.nan), executed=np.ones((n, 1), bool),
             values=np.full(n, np.nan, np.float32), versions=np.zeros(n, np.int64),
+            policy="expert", outcome=Outcome.SUCCESS,
         )  # fmt: skip
         episodes.append(
-            Episode(f"demonstration-0-0-{i}", "point", "demonstration", "expert", "", seed + i, Outcome.SUCCESS,
+            Episode(f"demonstration-0-0-{i}", "point", "demonstration", "", seed + i,
                     env.spec.to_dict(), {"robot": track}, np.zeros(0), {}, [])
         )  # fmt: skip
     return episodes

@@ -53,9 +53,10 @@ def demonstration(steps: int, seed: int) -> Episode:
         applied=np.zeros((steps, 3)), segment=np.zeros(steps, np.int32), step=np.arange(steps, dtype=np.int32),
         actions=chosen, log_probs=np.full_like(chosen, np.nan), executed=np.ones((steps, 1), bool),
         values=np.full(steps, np.nan, np.float32), versions=np.zeros(steps, np.int64),
+        policy="expert", outcome=Outcome.SUCCESS,
     )  # fmt: skip
     return Episode(
-        f"demonstration-0-0-{seed}", "pictured", "demonstration", "expert", "", seed, Outcome.SUCCESS,
+        f"demonstration-0-0-{seed}", "pictured", "demonstration", "", seed,
         {}, {"robot": track}, np.zeros(0), {}, [],
     )  # fmt: skip
 

@@ -130,7 +130,7 @@ def record(
     """A robot's episode, in chunks of 3 of which 2 are executed."""
     rng = np.random.default_rng(len(id))
     recorder = EpisodeRecorder(
-        folder, EnvSpec("robot_task", {"robot": agent}, 20.0), id, mode="train", policy="human"
+        folder, EnvSpec("robot_task", {"robot": agent}, 20.0), id, mode="train", policies={"robot": "human"}
     )  # fmt: skip
     text = np.frombuffer(b"reach".ljust(16, b"\0"), np.uint8)
 
@@ -145,7 +145,7 @@ def record(
         if t % 2 == 0:
             actions = rng.normal(size=(3, 2)).astype(np.float32)
             recorder.decide(actions, np.full((3, 2), np.nan, np.float32), float("nan"), 0)
-        recorder.step(look(), t % 2, np.zeros(0), source=source, terminated=t == steps - 1)
+        recorder.step(look(), t // 2, t % 2, np.zeros(0), source=source, terminated=t == steps - 1)
     recorder.close(outcome, look())
 
 

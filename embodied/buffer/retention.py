@@ -1,4 +1,4 @@
-"""Which episodes are worth their disk space."""
+"""Rules of which episodes are stored."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,10 @@ TRAINING = "train"
 
 
 def check_rules(rules: Iterable[str]) -> frozenset[str]:
-    """The rules as a set; an episode is kept if any of them holds.
+    """Rules as a set; an episode is stored if any of them holds.
 
     `evaluation` and `demonstration` are modes; `success` is that outcome and `failure` every other one, whatever the
-    mode; `all` keeps everything.
+    mode; `all` stores everything.
 
     Raises:
         ConfigError: A rule is unknown.
@@ -25,7 +25,7 @@ def check_rules(rules: Iterable[str]) -> frozenset[str]:
     return chosen
 
 
-def wanted(episode: Episode, rules: frozenset[str]) -> bool:
-    """Whether the rules keep an episode."""
+def is_retained(episode: Episode, rules: frozenset[str]) -> bool:
+    """Whether the rules store an episode."""
     outcome = "success" if episode.outcome == Outcome.SUCCESS else "failure"
     return not rules.isdisjoint(("all", episode.mode, outcome))
