@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import ActionChunk, Observation, Outcome, Rows
 from embodied.errors import DataError, MessageError, SpecMismatch, UserError, WeightsRefused, nearest
 from embodied.spec import PolicySpec, difference
-from embodied.weights.examine import fingerprints
+from embodied.weights.examine import dtype_name, fingerprints
 from embodied.weights.manifest import Manifest, Verified, Version
 from embodied.wire.probe import PROBE_ROWS, Probed
 from policies.base import Checking, Mode, Policy, Probing
@@ -74,7 +74,7 @@ class VersionedPolicy:
 
     def layout(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name to shape and dtype of every tensor a version of this policy consists of. Copies the weights to see."""
-        return {name: (array.shape, array.dtype.name) for name, array in self._policy.tensors().items()}
+        return {name: (array.shape, dtype_name(array.dtype)) for name, array in self._policy.tensors().items()}
 
     def check(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
         """Whether the policy can decide on this.

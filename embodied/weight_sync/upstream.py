@@ -23,6 +23,7 @@ from embodied.serving.answer import Answer
 from embodied.spec import PolicySpec
 from embodied.weight_sync.rate_limit import Pace
 from embodied.weight_sync.replicator import Replicator
+from embodied.weights.examine import dtype_name
 from embodied.weights.manifest import Version, check_policy_name
 from embodied.weights.registry import Registry
 from embodied.wire.addresses import is_local
@@ -211,7 +212,7 @@ class UpstreamClient:
             incoming,
             self._known.policy,
             self._known.spec,
-            {key: (array.shape, array.dtype.name) for key, array in tensors.items()},
+            {key: (array.shape, dtype_name(array.dtype)) for key, array in tensors.items()},
             serving,
             name=self.name,
             pace=Pace(self._mbit),

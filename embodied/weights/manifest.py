@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError, WeightsRefused
-from embodied.weights.examine import each, examine
+from embodied.weights.examine import dtype_name, each, examine, numpy_dtype
 
 DTYPES = (
-    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+    "bool", "uint8", "int8", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64",
 )  # fmt: skip
 MAX_TENSORS = 100_000
 MAX_NAME = 512
@@ -63,7 +62,10 @@ class Version(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """One tensor's shape, dtype name and xxh3-128 hex digest."""
+    """Shape, name of the dtype (one of `DTYPES`) and xxh3-128 hex digest of one tensor.
+
+    Arrays of uint16 hold the bits of bfloat16 numbers, which numpy has not; torch views them as such.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -71,7 +73,7 @@ class Tensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
 class Verified(dict[str, NDArray[Any]]):
@@ -144,9 +146,9 @@ class Manifest:
         """
         where = f"version {number} of policy {policy}"
         for name, array in tensors.items():
-            if array.dtype.name not in DTYPES:
+            if dtype_name(array.dtype) not in DTYPES:
                 raise WeightsRefused(
-                    f"tensor {name} has dtype {array.dtype.name}",
+                    f"tensor {name} has dtype {dtype_name(array.dtype)}",
                     f"policy {policy}",
                     f"publish one of {', '.join(DTYPES)}",
                 )
@@ -156,7 +158,7 @@ class Manifest:
             flaw, digest = examine(array)
             if flaw:
                 raise WeightsRefused(f"tensor {name} holds {flaw}", where, "restore the last good checkpoint")
-            return Tensor(array.shape, array.dtype.name, digest)
+            return Tensor(array.shape, dtype_name(array.dtype), digest)
 
         listed = dict(zip(tensors, each(listing, tensors.items(), tensors.values()), strict=True))
         made = cls(policy, number, content_hash(listed), listed, json.loads(json.dumps(spec)), parent, time.time())
@@ -220,8 +222,8 @@ class Manifest:
             array = tensors[name]
             if array.shape != wanted.shape:
                 raise _refused(f"tensor {name} has shape {array.shape}, published as {wanted.shape}", where)
-            if array.dtype.name != wanted.dtype:
-                raise _refused(f"tensor {name} has dtype {array.dtype.name}, published as {wanted.dtype}", where)
+            if dtype_name(array.dtype) != wanted.dtype:
+                raise _refused(f"tensor {name} has dtype {dtype_name(array.dtype)}, published as {wanted.dtype}", where)
 
     def verify(self, tensors: Mapping[str, NDArray[Any]], into: Mapping[str, NDArray[Any]] | None = None) -> Verified:
         """Check arrays that arrived against this manifest; return only if every one is what was published.

@@ -1,10 +1,12 @@
 """Named arrays in a safetensors file. safetensors is in the extra `serve`, so it is imported when a file is touched."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, UserError
@@ -13,6 +15,10 @@ from embodied.weights.examine import little_endian
 
 _PLAIN_HEADER = 2 * 2**20
 _NARROW = ("bfloat16", "float8")
+_DTYPES = {
+    "BOOL": "bool", "U8": "u1", "I8": "i1", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8", "I64": "<i8",
+    "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
 
 
 def header_limit(tensors: int) -> int:
@@ -31,11 +37,16 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     _need()
     from safetensors.numpy import save
 
-    write_new(path, [save({name: little_endian(array) for name, array in tensors.items()})])
+    data = save({name: little_endian(array) for name, array in tensors.items()})
+    halves = any(array.dtype == np.uint16 for array in tensors.values())
+    write_new(path, _named_bfloat16(data) if halves else [data])
 
 
-def read_tensors(path: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
+def read_tensors(path: Path, limit: int, fix: str, *, bfloat16: bool = False) -> dict[str, NDArray[Any]]:
     """Owned, writable arrays of a safetensors file whose tensors take at most `limit` bytes.
+
+    Args:
+        bfloat16: Read bfloat16 numbers, as uint16 arrays of their bits, instead of refusing them.
 
     Raises:
         CorruptFile: Missing, no regular file, larger than allowed (the header too; checked before anything is
@@ -43,11 +54,13 @@ def read_tensors(path: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
         UserError: safetensors is not installed.
     """
     _need()
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, deserialize
     from safetensors.numpy import load_file
 
     try:
         _check_size(path, limit, fix)
+        if bfloat16 and "BF16" in _dtypes(path):
+            return {name: _array(entry) for name, entry in deserialize(path.read_bytes())}
         return load_file(path)
     except OSError as error:
         raise CorruptFile(f"cannot be read: {error.strerror or error}", str(path), fix) from None
@@ -56,6 +69,33 @@ def read_tensors(path: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
             what = f"holds {found} numbers, which are not float32"
             raise CorruptFile(what, str(path), "convert its tensors to float32 and save it again") from None
         raise CorruptFile(f"no whole safetensors file: {str(error)[:200]}", str(path), fix) from None
+
+
+def _named_bfloat16(data: bytes) -> list[bytes | memoryview]:
+    """A safetensors file whose uint16 tensors are named as what their bits are."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    for entry in header.values():
+        if entry.get("dtype") == "U16":
+            entry["dtype"] = "BF16"
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, memoryview(data)[8 + length :]]
+
+
+def _dtypes(path: Path) -> set[str]:
+    """Names of the dtypes in a header whose length has been checked; none where it is malformed."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), size)))
+            return {str(entry.get("dtype")) for entry in header.values()}
+        except (ValueError, AttributeError, RecursionError):
+            return set()
+
+
+def _array(entry: Mapping[str, Any]) -> NDArray[Any]:
+    return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
 
 
 def _check_size(path: Path, limit: int, fix: str) -> None:

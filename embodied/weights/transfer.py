@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError
-from embodied.weights.examine import little_endian
+from embodied.weights.examine import little_endian, numpy_dtype
 from embodied.weights.manifest import Manifest, Tensor
 
 RANGE_BYTES = 2**20
@@ -31,7 +31,7 @@ def empty(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     starts = list(accumulate((-(-tensor.nbytes // _ALIGN) * _ALIGN for tensor in tensors.values()), initial=0))
     memory = np.empty(starts[-1], np.uint8)
     return {
-        name: memory[start : start + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+        name: memory[start : start + tensor.nbytes].view(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
         for (name, tensor), start in zip(tensors.items(), starts, strict=False)
     }
 
@@ -40,8 +40,7 @@ def views(content: NDArray[np.uint8], tensors: Mapping[str, Tensor]) -> dict[str
     """A manifest's arrays as views of their content, uint8 [bytes of all tensors]; they may be unaligned."""
     found, start = {}, 0
     for name, tensor in sorted(tensors.items()):
-        dtype = np.dtype(tensor.dtype).newbyteorder("<")
-        found[name] = content[start : start + tensor.nbytes].view(dtype).reshape(tensor.shape)
+        found[name] = content[start : start + tensor.nbytes].view(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
         start += tensor.nbytes
     return found
 

@@ -22,6 +22,13 @@ def test_one_bad_number_anywhere_is_found(dtype: str, bad: float) -> None:
         assert examine(spoiled)[0] == "numbers that are not finite"
 
 
+def test_bfloat16_numbers_that_are_not_finite_are_found() -> None:
+    for bits in (0x0000, 0x7F7F, 0xFF7F, 0x0001, 0x7C00):  # the last is infinite as a float16
+        assert examine(np.array([bits], np.uint16))[0] == ""
+    for bits in (0x7F80, 0xFF80, 0x7FC0, 0xFFFF):
+        assert examine(np.array([0x3F80, bits], np.uint16))[0] == "numbers that are not finite"
+
+
 def test_bytes_that_are_no_bool_are_found() -> None:
     assert examine(np.array([0, 1, 2], np.uint8).view(np.bool_))[0] == "bytes that are no bool"
 

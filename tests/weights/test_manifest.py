@@ -11,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
 from embodied.errors import EmbodiedError, MessageError, WeightsRefused
+from embodied.weights.examine import numpy_dtype
 from embodied.weights.manifest import DTYPES, Manifest, Version, content_hash
 
 SPEC = {"name": "mlp", "chunk": 2}
 
+FINITE = {"allow_nan": False, "allow_infinity": False}
+ELEMENTS = {"float16": FINITE, "float32": FINITE, "float64": FINITE, "bfloat16": {"max_value": 0x7F7F}}
 arrays = st.sampled_from(DTYPES).flatmap(
     lambda dtype: hnp.arrays(
-        dtype,
+        numpy_dtype(dtype).name,
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
-        elements={"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else None,
+        elements=ELEMENTS.get(dtype),
     )
 )
 tensor_sets = st.dictionaries(st.text("abc./_", min_size=1, max_size=8), arrays, max_size=4)
