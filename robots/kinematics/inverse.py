@@ -24,6 +24,7 @@ except ImportError:
 Array = NDArray[np.float64]
 Arrays = tuple[Array, ...]
 _compiled: Any = njit(cache=True) if njit is not None else lambda function: function
+_inlined: Any = njit(inline="always") if njit is not None else lambda function: function
 
 
 def damped_step(
@@ -46,8 +47,7 @@ def damped_step(
         return damped_step_numpy(chain, q, target_pos, target_rot, damping, pull)
     out = np.empty((len(q), len(chain)))
     q, target_pos, target_rot = (np.ascontiguousarray(values) for values in (q, target_pos, target_rot))
-    work, limits = _work(len(chain)), (chain.lower, chain.upper)
-    _solve_rows(_geometry(chain), limits, q, target_pos, target_rot, damping, pull, work, out)
+    _solve_rows(_geometry(chain), chain.lower, chain.upper, q, target_pos, target_rot, damping, pull, out)
     return out
 
 
@@ -59,7 +59,9 @@ def damped_step_numpy(
     out = np.empty((len(chain), count))
     # numpy's own sines may differ from those of the C library, which numba takes, in the last bit.
     sin, cos = (np.array([[f(angle) for angle in row] for row in q.T.tolist()]) for f in (math.sin, math.cos))
-    work = _work(len(chain), (count,))
+    n = len(chain)
+    shapes = ((6, n), (n, 3), (3, 3), (3, 3), (3, 3), (3,), (6,), (n,), (6, 6))
+    work = tuple(np.empty((*shape, count)) for shape in shapes)
     pos, rot = target_pos.T, target_rot.transpose(1, 2, 0)
     getattr(_solve, "py_func", _solve)(_geometry(chain), q.T, sin, cos, pos, rot, damping, pull, work, out)
     return np.minimum(np.maximum(out.T, chain.lower), chain.upper)
@@ -67,21 +69,6 @@ def damped_step_numpy(
 
 def _geometry(chain: Chain) -> Arrays:
     return chain.offset_pos, chain.offset_rot, chain.axis, chain.tip_pos, chain.tip_rot, chain.home
-
-
-def _work(joints: int, tail: tuple[int, ...] = ()) -> Arrays:
-    """Scratch arrays of `_solve`, each followed by the shape of a number: () or (B,)."""
-    return (
-        np.empty((6, joints, *tail)),
-        np.empty((joints, 3, *tail)),
-        np.empty((3, 3, *tail)),
-        np.empty((3, 3, *tail)),
-        np.empty((3, 3, *tail)),
-        np.empty((3, *tail)),
-        np.empty((6, *tail)),
-        np.empty((joints, *tail)),
-        np.empty((6, 6, *tail)),
-    )
 
 
 @_compiled
@@ -92,7 +79,7 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
             out[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + a[i, 2] * b[2, j]
 
 
-@_compiled
+@_inlined
 def _solve(
     geometry: Arrays, q: Array, sin: Array, cos: Array, goal_pos: Array, goal_rot: Array, damping: float, pull: float,
     work: Arrays, out: Array,
@@ -165,15 +152,19 @@ def _solve(
 
 @_compiled
 def _solve_rows(
-    geometry: Arrays, limits: Arrays, q: Array, goal_pos: Array, goal_rot: Array, damping: float, pull: float,
-    work: Arrays, out: Array,
+    geometry: Arrays, lower: Array, upper: Array, q: Array, goal_pos: Array, goal_rot: Array, damping: float,
+    pull: float, out: Array,
 ) -> None:  # fmt: skip
     """`_solve` for each row of B, clipped; for numba."""
-    sin, cos = np.empty(q.shape[1]), np.empty(q.shape[1])
-    lower, upper = limits
+    n = q.shape[1]
+    sin, cos = np.empty(n), np.empty(n)
+    work = (
+        np.empty((6, n)), np.empty((n, 3)), np.empty((3, 3)), np.empty((3, 3)), np.empty((3, 3)), np.empty(3),
+        np.empty(6), np.empty(n), np.empty((6, 6)),
+    )  # fmt: skip
     for b in range(q.shape[0]):
-        for k in range(q.shape[1]):
+        for k in range(n):
             sin[k], cos[k] = np.sin(q[b, k]), np.cos(q[b, k])
         _solve(geometry, q[b], sin, cos, goal_pos[b], goal_rot[b], damping, pull, work, out[b])
-        for k in range(q.shape[1]):
+        for k in range(n):
             out[b, k] = min(max(out[b, k], lower[k]), upper[k])

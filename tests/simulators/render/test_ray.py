@@ -161,7 +161,7 @@ def test_translucent_geoms_blend_and_shadows_darken() -> None:
     lit = RayCaster(model, "side", 80, 80).render(*at)[0]
     dark = RayCaster(model, "side", 80, 80, shadows=True).render(*at)[0]
     depth, geom = RayCaster(model, "side", 80, 80).cast(*at)
-    # Beside the box the plane has only the ambient half of the light.
+    # In the shadow of the box the plane has only the ambient half of the light.
     us = (2 * (np.arange(80) + 0.5) / 80 - 1) * np.tan(np.deg2rad(20))
     u, v = np.meshgrid(us, -us)
     x, y = u * depth[0], -2 + (v / np.sqrt(2) + 1 / np.sqrt(2)) * depth[0]
