@@ -58,13 +58,14 @@ def make_env(
     images: Sequence[str] = ("rgb",),
     renderer: str = "auto",
     randomise: Mapping[str, Any] | None = None,
+    first: int = 0,
     **options: Any,
 ) -> BatchEnv:
     """Build `num_envs` envs of a task.
 
     Args:
         task: Its name.
-        num_envs, num_threads, seed: As in `BatchEnv`.
+        num_envs, num_threads, seed, first: As in `BatchEnv`.
         cameras: Names of cameras of the task's model whose pictures are sensed.
         pixels: Width and height of the pictures.
         images: Of `rgb`, `depth` and `segmentation`, for every camera.
@@ -82,7 +83,7 @@ def make_env(
     names, kinds = _words(cameras, "cameras"), _words(images, "images")
     views = [View(name, pixels, pixels, tuple(kinds)) for name in names]
     seen = Cameras(made.model, views, renderer, num_threads) if views else None
-    return BatchEnv(made, num_envs, num_threads, seed, seen, ranges)
+    return BatchEnv(made, num_envs, num_threads, seed, seen, ranges, first)
 
 
 def _words(value: Any, key: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Answers of workers, checked on arrival."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +28,20 @@ class StepAnswer:
     streams: Streams
     rewards: NDArray[np.float32]
     outcomes: NDArray[np.uint8]
-    ended: NDArray[np.int32]
     final: Streams
     faults: list[str]
     physics_s: float
 
 
-def streams_of(answer: Message | EmbodiedError, prefix: str, specs: Specs, count: int) -> Streams:
-    """Stream name to [count, *shape] of an answer.
+def agent_streams(spec: EnvSpec) -> dict[str, Specs]:
+    """Agent name to the streams of its observations."""
+    return {name: agent.observations for name, agent in spec.agents.items()}
+
+
+def streams_of(
+    answer: Message | EmbodiedError, prefix: str, specs: Mapping[str, Specs], counts: Mapping[str, int]
+) -> Streams:
+    """`<agent>/<stream>` to [count, *shape] of an answer, with a count of rows for each agent.
 
     Raises:
         MessageError: A stream is missing, or of another dtype or shape.
@@ -42,15 +49,21 @@ def streams_of(answer: Message | EmbodiedError, prefix: str, specs: Specs, count
     """
     if isinstance(answer, EmbodiedError):
         raise answer
-    streams = {s.name: take_array(answer.arrays, f"{prefix}/{s.name}", s.dtype, (count, *s.shape)) for s in specs}
+    streams = {
+        f"{agent}/{s.name}": take_array(answer.arrays, f"{prefix}/{agent}/{s.name}", s.dtype, (counts[agent], *s.shape))
+        for agent, streams in specs.items()
+        for s in streams
+    }
     for name, values in streams.items():
         if not np.isfinite(values).all():
             raise MessageError(f"{prefix} {name} is not finite", answer.kind, "run the same version on both sides")
     return streams
 
 
-def take_step(answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.int32]) -> StepAnswer:
-    """The answer to a step of rows that have taken `step` [M] steps with it.
+def take_step(
+    answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.int32], active: NDArray[np.bool_]
+) -> StepAnswer:
+    """The answer to a step of rows that have taken `step` [M] steps with it, and whose agents `active` [M, A] act.
 
     Raises:
         MessageError: Something is missing, of another type or shape, or not finite where it must be.
@@ -58,24 +71,23 @@ def take_step(answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.i
     """
     if isinstance(answer, EmbodiedError):
         raise answer
-    specs, count = spec.agents[spec.only_agent].observations, len(step)
-    outcomes = take_array(answer.arrays, "outcomes", "uint8", (count,))
-    ended = take_array(answer.arrays, "ended", "int32", (None,))
-    on_time = outcomes[step >= spec.episode_steps].all()
-    if not np.isin(outcomes, _KNOWN).all() or not np.array_equal(ended, np.flatnonzero(outcomes)) or not on_time:
-        raise MessageError("outcomes that do not fit what ended", "step", "run the same version on both sides")
-    rewards = take_array(answer.arrays, "rewards", "float32", (count,))
+    specs, shape = agent_streams(spec), active.shape
+    outcomes = take_array(answer.arrays, "outcomes", "uint8", shape)
+    late = (step >= spec.episode_steps)[:, None] & active
+    if not np.isin(outcomes, _KNOWN).all() or not outcomes[late].all() or outcomes[~active].any():
+        raise MessageError("outcomes of agents that cannot have ended", "step", "run the same version on both sides")
+    rewards = take_array(answer.arrays, "rewards", "float32", shape)
     if not np.isfinite(rewards).all():
         raise MessageError("rewards that are not finite", "step", "run the same version on both sides")
     faults, physics_s = answer.body.get("faults"), answer.body.get("physics_s")
     if type(faults) is not list or type(physics_s) is not float or not 0 <= physics_s < 1e9:
         raise MessageError("a step without faults or physics_s", "step", "run the same version on both sides")
+    ended = {name: int(np.count_nonzero(outcomes[:, index])) for index, name in enumerate(specs)}
     return StepAnswer(
-        streams_of(answer, "stream", specs, count),
+        streams_of(answer, "stream", specs, dict.fromkeys(specs, len(step))),
         rewards,
         outcomes,
-        ended,
-        streams_of(answer, "final", specs, len(ended)),
+        streams_of(answer, "final", specs, ended),
         [str(fault)[:_TEXT] for fault in faults[:_FAULTS]],
         physics_s,
     )

@@ -1,4 +1,4 @@
-"""The env whose environments run in workers: `embodied.rollout.env.Env` over the wire."""
+"""Environments that run in workers: `embodied.rollout.env.Env` over the wire."""
 
 import dataclasses
 import logging
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied import noise
-from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows, Rule
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, SpecMismatch, UserError
 from embodied.spec import EnvSpec
 from embodied.wire.message import Message
-from simulators.remote.answers import Streams, streams_of, take_step
+from simulators.remote.answers import Streams, agent_streams, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
 from simulators.task import agent_actions
 
@@ -54,6 +54,7 @@ class RemoteEnv:
         seed: Draws the episode seeds that `reset` is not given.
         task, instruction: What the spec calls the task, and says of it; where empty, what the workers call it.
         release: Called once at `close`.
+        first: Global index of the first environment.
 
     Raises:
         SpecMismatch: A worker runs something else.
@@ -71,9 +72,10 @@ class RemoteEnv:
         task: str = "",
         instruction: str = "",
         release: Callable[[], None] = lambda: None,
+        first: int = 0,
     ) -> None:
         self._pool, self._timeout_s, self._success_ends, self._release = pool, timeout_s, success_ends, release
-        self.num_envs, self.autoreset, self.seed = num_envs, True, seed
+        self.num_envs, self.autoreset, self.seed, self.first = num_envs, True, seed, first
         self.physics_s, self.faults = 0.0, 0
         session = f"{pool.name}-{uuid.uuid4().hex[:12]}"
         shares = np.array_split(np.arange(num_envs, dtype=np.int32), min(num_workers, num_envs))
@@ -82,16 +84,21 @@ class RemoteEnv:
         spec = pool.spec
         assert spec is not None  # there is a worker
         self.spec: EnvSpec = dataclasses.replace(spec, task=task or spec.task, instruction=instruction)
-        self._agent = self.spec.only_agent
-        agent = self.spec.agents[self._agent]
-        self.action_limit = agent.action_limits
-        self._rows = Rows.of_envs(num_envs)
-        self._rows.episode -= 1
-        self._active = np.zeros(num_envs, bool)
+        agents = self.spec.agents
+        self._names = list(agents)
+        self._limits = {name: agent.action_limits for name, agent in agents.items()}
+        self._rows = [Rows.of_envs(num_envs, first, index) for index in range(len(agents))]
+        self._episode, self._step = np.full(num_envs, -1, np.int64), np.zeros(num_envs, np.int32)
+        self._agent_step = np.zeros((num_envs, len(agents)), np.int32)  # stays where an agent's episode ended
+        self._active = np.zeros((num_envs, len(agents)), bool)
         self._broken = np.zeros(num_envs, bool)
         self._seeds = np.zeros(num_envs, np.int64)
-        self._taken = np.zeros((num_envs, self.spec.episode_steps, agent.action_dim), np.float32)
-        self._last: Streams = {s.name: np.zeros((num_envs, *s.shape), s.dtype) for s in agent.observations}
+        self._taken = np.zeros((num_envs, self.spec.episode_steps, self.spec.control_size), np.float32)
+        self._last: Streams = {
+            f"{name}/{s.name}": np.zeros((num_envs, *s.shape), s.dtype)
+            for name, agent in agents.items()
+            for s in agent.observations
+        }
         self._begun = False
 
     def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
@@ -111,57 +118,86 @@ class RemoteEnv:
         chosen = self._next_seeds(everyone) if seeds is None else given.astype(np.int64)
         self._start(everyone, chosen)
         self._begun = True
-        return {self._agent: self._observation()}, self._starts(everyone)
+        return self._observations(), self._starts(everyone)
 
     def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
         """As `Env.step`.
 
         Raises:
-            SpecMismatch: `actions` are not [B, D].
+            SpecMismatch: `actions` are not [B, D] of each agent.
             ConfigError: No episode was ever started.
             InfrastructureError: A worker was lost, and no other came in time.
         """
-        return self._step(agent_actions(actions, self.spec, self.num_envs)[self._agent])
-
-    def _step(self, actions: NDArray[np.float32]) -> EnvStep:
+        requested = agent_actions(actions, self.spec, self.num_envs)
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
-        live = self._active.copy()
-        clipped = np.clip(actions, -self.action_limit, self.action_limit)
-        clipped[self._broken] = np.nan  # which a worker takes for a fault
-        self._taken[live, self._rows.step[live]] = clipped[live]
-        self._rows.step[live] += 1
+        acting, live = self._active.copy(), self._active.any(axis=1)
+        clipped = {
+            name: np.where(acting[:, [index]], np.clip(requested[name], -limit, limit), np.float32(0))
+            for index, (name, limit) in enumerate(self._limits.items())
+        }
+        asked = np.concatenate(list(clipped.values()), axis=1)
+        asked[self._broken] = np.nan  # which a worker takes for a fault
+        self._taken[live, self._step[live]] = asked[live]
+        self._step[live] += 1
+        np.copyto(self._agent_step, self._step[:, None], where=acting)
         seeds = self._next_seeds(np.arange(self.num_envs, dtype=np.int32))
         broken = np.flatnonzero(self._broken & live)
         before = {name: values[broken] for name, values in self._last.items()}
-        rewards, outcomes, final, orphans = self._ask(live, clipped, seeds)
-        ended = np.flatnonzero(outcomes).astype(np.int32)
-        for name, values in before.items():  # what was seen before the worker came to something else
+        rewards, outcomes, final, orphans = self._ask(acting, asked, seeds)
+        for name, values in before.items():  # the last observations of the old worker
             final[name][broken] = values
-        self._broken[ended] = False
         faulty = outcomes == Outcome.INFRASTRUCTURE_FAULT
-        self.faults += int(faulty.sum())
-        terminated = np.isin(outcomes, (Outcome.SUCCESS, Outcome.FAILURE))
-        truncated = (outcomes != Outcome.RUNNING) & ~terminated
+        self.faults += int(faulty.any(axis=1).sum())
+        self._active &= outcomes == Outcome.RUNNING
+        over = np.flatnonzero(live & ~self._active.any(axis=1)).astype(np.int32)
+        self._broken[over] = False
         started = None
-        if self.autoreset and len(ended):
-            self._count_start(ended, seeds[ended])
+        if self.autoreset and len(over):
+            self._count_start(over, seeds[over])
             if len(orphans):
                 self._begin(orphans)
-            started = self._starts(ended)
-        self._active[ended] = self.autoreset
-        agent = AgentStep(
-            self._observation(),
-            np.where(faulty, np.float32(0), rewards),
-            np.where(faulty, RewardStatus.FAILED, RewardStatus.SCORED).astype(np.uint8),
-            terminated,
-            truncated,
-            outcomes,
-            ended,
-            {name: values[ended] for name, values in final.items()},
+            started = self._starts(over)
+        observations = self._observations()
+        agents = {
+            name: self._agent_part(
+                index, observations[name], requested[name], clipped[name], acting, outcomes[:, index]
+            )
+            for index, name in enumerate(self._names)
+        }
+        for index, (name, agent) in enumerate(agents.items()):
+            agent.rewards = np.where(faulty[:, index], np.float32(0), rewards[:, index])
+            agent.final = {s.name: final[f"{name}/{s.name}"][agent.ended] for s in self.spec.agents[name].observations}
+        return EnvStep(agents, np.nan_to_num(asked).astype(np.float64), started)
+
+    def _agent_part(
+        self,
+        index: int,
+        seen: Observation,
+        requested: NDArray[np.float32],
+        clipped: NDArray[np.float32],
+        acting: NDArray[np.bool_],
+        outcomes: NDArray[np.uint8],
+    ) -> AgentStep:
+        """An agent's step, without its rewards and last observations."""
+        terminated = np.isin(outcomes, (Outcome.SUCCESS, Outcome.FAILURE))
+        limited = ((clipped != requested) & np.isfinite(requested)).any(axis=1) & acting[:, index]
+        active = self._active[:, index]
+        return AgentStep(
+            observation=seen,
+            rewards=np.zeros(0, np.float32),
+            reward_status=np.where(
+                outcomes == Outcome.INFRASTRUCTURE_FAULT, RewardStatus.FAILED, RewardStatus.SCORED
+            ).astype(np.uint8),
+            terminated=terminated,
+            truncated=(outcomes != Outcome.RUNNING) & ~terminated,
+            outcomes=np.ascontiguousarray(outcomes),
+            ended=np.flatnonzero(outcomes).astype(np.int32),
+            final={},
+            active=None if active.all() else active.copy(),
+            executed=clipped if limited.any() else None,
+            rule=np.where(limited, Rule.ACTION_LIMIT, Rule.NONE).astype(np.uint8) if limited.any() else None,
         )
-        applied = np.where(live[:, None], np.nan_to_num(clipped), 0.0).astype(np.float64)
-        return EnvStep({self._agent: agent}, applied, started)
 
     def expert(self) -> dict[str, NDArray[np.float32]]:
         """Raises `ConfigError`: other projects' environments bring no scripted expert."""
@@ -171,12 +207,13 @@ class RemoteEnv:
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         """As `Env.snapshot`: seeds, actions since, counters, and what was last observed."""
         index = self._index(ids)
-        longest = int(self._rows.step[index].max(initial=0))
+        longest = int(self._step[index].max(initial=0))
         return {
             "seed": self._seeds[index].copy(),
             "actions": self._taken[index, :longest].copy(),
-            "episode": self._rows.episode[index].copy(),
-            "step": self._rows.step[index].copy(),
+            "episode": self._episode[index].copy(),
+            "step": self._step[index].copy(),
+            "agent_step": self._agent_step[index].copy(),
             "active": self._active[index].copy(),
             **{f"last/{name}": values[index].copy() for name, values in self._last.items()},
         }
@@ -191,19 +228,20 @@ class RemoteEnv:
         index = self._index(ids)
         self._check(snapshot, len(index))
         step, active = snapshot["step"].astype(np.int32), snapshot["active"].astype(bool)
-        self._seeds[index], self._rows.step[index] = snapshot["seed"], step
-        self._rows.episode[index] = snapshot["episode"]
+        self._seeds[index], self._step[index] = snapshot["seed"], step
+        self._episode[index], self._agent_step[index] = snapshot["episode"], snapshot["agent_step"]
         self._taken[index, : snapshot["actions"].shape[1]] = snapshot["actions"]
         self._active[index], self._broken[index] = active, False
         last = {name: snapshot[f"last/{name}"] for name in self._last}
-        running = index[active]
+        goes_on = active.any(axis=1)
+        running = index[goes_on]
         if len(running):
             self._begin(running, replay=True)
-            floats = [name for name, values in self._last.items() if values.dtype == np.float32]
-            same = np.ones(len(running), bool)
-            for name in floats:
-                axes = tuple(range(1, self._last[name].ndim))
-                same &= (self._last[name][running] == last[name][active]).all(axis=axes)
+            same: NDArray[np.bool_] = np.ones(len(running), bool)
+            for name, values in self._last.items():
+                if values.dtype == np.float32:
+                    axes = tuple(range(1, values.ndim))
+                    same &= (values[running] == last[name][goes_on]).all(axis=axes)
             self._broken[running[~same]] = True
             if not same.all():
                 log.warning("%d episodes of %s do not repeat, and end as faults", (~same).sum(), self.spec.task)
@@ -224,28 +262,30 @@ class RemoteEnv:
         """Begin the next episodes of `ids`."""
         self._count_start(ids, seeds)
         self._begin(ids)
-        self._active[ids], self._broken[ids] = True, False
+        self._broken[ids] = False
 
     def _count_start(self, ids: NDArray[np.int32], seeds: NDArray[np.int64]) -> None:
-        self._rows.episode[ids] += 1
-        self._rows.step[ids] = 0
+        self._episode[ids] += 1
+        self._step[ids], self._agent_step[ids] = 0, 0
+        self._active[ids] = True
         self._seeds[ids] = seeds
 
     def _next_seeds(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:
         """[M] seeds of the next episodes of `ids`, from (seed, env, episode)."""
         keys = np.zeros((len(ids), 5), np.int64)
-        keys[:, 0], keys[:, 1], keys[:, 3] = self.seed, ids, self._rows.episode[ids] + 1
+        keys[:, 0], keys[:, 1], keys[:, 3] = self.seed, self.first + ids, self._episode[ids] + 1
         return noise.integers(keys) & _SEED_MASK
 
     def _ask(
-        self, live: NDArray[np.bool_], actions: NDArray[np.float32], seeds: NDArray[np.int64]
+        self, acting: NDArray[np.bool_], actions: NDArray[np.float32], seeds: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.uint8], Streams, NDArray[np.int32]]:
-        """Let the workers take one step of the rows `live`.
+        """Let the workers take one step of the rows in which an agent acts.
 
         Returns:
-            Rewards [B], outcomes [B], last observations [B, ...] of the episodes that ended, and the rows whose
-            workers were lost, which end as faults with what was last observed.
+            Rewards [B, A], outcomes [B, A], last observations [B, ...] of the episodes that ended, and the rows whose
+            workers were lost, which end as faults with their last observations.
         """
+        live: NDArray[np.bool_] = acting.any(axis=1)
         asked = {part.peer: (part, part.ids[live[part.ids]]) for part in self._parts if part.peer is not None}
         asked = {peer: (part, ids) for peer, (part, ids) in asked.items() if len(ids)}
         messages = {}
@@ -254,22 +294,23 @@ class RemoteEnv:
             if self.autoreset:
                 arrays["seeds"] = seeds[ids]
             messages[peer] = Message("step", session=part.session, arrays=arrays)
-        rewards, outcomes = np.zeros(self.num_envs, np.float32), np.zeros(self.num_envs, np.uint8)
+        rewards, outcomes = np.zeros(acting.shape, np.float32), np.zeros(acting.shape, np.uint8)
         final = {name: values.copy() for name, values in self._last.items()}
         orphans: list[NDArray[np.int32]] = []
         seconds = [0.0]
         for peer, answer in self._pool.exchange(messages, self._timeout_s).items():
             part, ids = asked[peer]
             try:
-                stepped = take_step(answer, self.spec, self._rows.step[ids])
+                stepped = take_step(answer, self.spec, self._step[ids], acting[ids])
             except EmbodiedError as error:
                 self._lose(part, error)
-                outcomes[ids] = Outcome.INFRASTRUCTURE_FAULT
+                outcomes[ids] = np.where(acting[ids], np.uint8(Outcome.INFRASTRUCTURE_FAULT), np.uint8(0))
                 orphans.append(ids)
                 continue
             rewards[ids], outcomes[ids] = stepped.rewards, stepped.outcomes
             for name, values in stepped.final.items():
-                final[name][ids[stepped.ended]] = values
+                ended = stepped.outcomes[:, self._names.index(name.partition("/")[0])] != 0
+                final[name][ids[ended]] = values
             for name, values in stepped.streams.items():
                 self._last[name][ids] = values
             seconds.append(stepped.physics_s)
@@ -298,7 +339,8 @@ class RemoteEnv:
                 part = parts[peer]
                 rows = mine[part.session]
                 try:
-                    streams = streams_of(answer, "stream", self.spec.agents[self._agent].observations, len(rows))
+                    counts = dict.fromkeys(self._names, len(rows))
+                    streams = streams_of(answer, "stream", agent_streams(self.spec), counts)
                 except EmbodiedError as error:
                     cause = error
                     self._lose(part, error)
@@ -312,7 +354,7 @@ class RemoteEnv:
     def _reset_message(self, part: _Part, ids: NDArray[np.int32], replay: bool) -> Message:
         arrays: dict[str, NDArray[Any]] = {"ids": ids - part.ids[0], "seeds": self._seeds[ids]}
         if replay:
-            lengths = self._rows.step[ids]
+            lengths = self._step[ids]
             arrays |= {"lengths": lengths, "actions": self._taken[ids, : int(lengths.max(initial=0))]}
         body = {"size": len(part.ids), "success_ends": self._success_ends}
         return Message("reset", session=part.session, body=body, arrays=arrays)
@@ -342,12 +384,17 @@ class RemoteEnv:
         self._pool.release(part.session, part.peer, error)
         part.peer = None
 
-    def _observation(self) -> Observation:
-        streams = {name: values.copy() for name, values in self._last.items()}
-        return Observation(self._rows.take(slice(None)), streams, self._rows.step / np.float64(self.spec.control_hz))
+    def _observations(self) -> dict[str, Observation]:
+        seen = {}
+        for index, name in enumerate(self._names):
+            step = self._agent_step[:, index].copy()
+            rows = Rows(self._rows[index].env.copy(), self._rows[index].agent.copy(), self._episode.copy(), step)
+            streams = {s.name: self._last[f"{name}/{s.name}"].copy() for s in self.spec.agents[name].observations}
+            seen[name] = Observation(rows, streams, step / np.float64(self.spec.control_hz))
+        return seen
 
     def _starts(self, ids: NDArray[np.int32]) -> Resets:
-        return Resets(ids.copy(), self._seeds[ids].copy(), np.zeros((len(ids), 0)))
+        return Resets(ids + np.int32(self.first), self._seeds[ids].copy(), np.zeros((len(ids), 0)))
 
     def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
         """`ids` ascending and checked, or all."""
@@ -359,7 +406,8 @@ class RemoteEnv:
 
     def _check(self, snapshot: dict[str, NDArray[Any]], count: int) -> None:
         """Raise `SpecMismatch` unless a snapshot is one of `count` rows of this task."""
-        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("seed", "episode", "step", "active"), (count,))
+        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("seed", "episode", "step"), (count,))
+        wanted |= dict.fromkeys(("agent_step", "active"), (count, len(self._names)))
         wanted |= {f"last/{name}": (count, *values.shape[1:]) for name, values in self._last.items()}
         for name, shape in wanted.items():
             if name not in snapshot or snapshot[name].shape != shape:
@@ -367,6 +415,6 @@ class RemoteEnv:
                 raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
         actions = snapshot.get("actions", np.zeros(0))
         longest = int(snapshot["step"].max(initial=0))
-        fits = actions.ndim == 3 and actions.shape[::2] == (count, len(self.action_limit))
+        fits = actions.ndim == 3 and actions.shape[::2] == (count, self.spec.control_size)
         if not fits or not longest <= actions.shape[1] <= self.spec.episode_steps:
             raise SpecMismatch("a snapshot of another task or count", "snapshot actions", "use one of this task")

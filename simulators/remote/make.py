@@ -42,6 +42,7 @@ def make_env(
     success_ends: bool = False,
     instruction: str = "",
     reward: str = "",
+    first: int = 0,
 ) -> RemoteEnv:
     """`num_envs` envs whose environments run in workers.
 
@@ -59,7 +60,8 @@ def make_env(
         pixels: Edge of a square `rgb` stream; 0 for none.
         success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
         instruction: The task in words.
-        reward: What the environment's own reward is called in episodes; nothing else depends on it.
+        reward: Name of the environment's own reward in episodes; nothing else depends on it.
+        first: Global index of the first environment.
 
     Raises:
         ConfigError: A value is out of range, the interpreter is missing, or a worker ended with a user's mistake.
@@ -94,7 +96,9 @@ def make_env(
             _close(key)
 
     try:
-        return RemoteEnv(shared.pool, num_envs, num_workers, timeout_s, success_ends, seed, task, instruction, release)
+        return RemoteEnv(
+            shared.pool, num_envs, num_workers, timeout_s, success_ends, seed, task, instruction, release, first
+        )
     except BaseException:
         release()
         raise

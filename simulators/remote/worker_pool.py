@@ -27,6 +27,7 @@ _PROBE_S = 0.25  # how often a worker that is waited for is looked after
 _GRACE_S = 1.0  # how long a worker may be gone before it counts as lost
 _QUEUE = 1000
 _MAX_WORKERS = 1024
+_MAX_AGENTS = 64
 
 
 @dataclass
@@ -238,7 +239,7 @@ class WorkerPool:
         worker = self._workers.get(peer)
         heard = f"last heard {time.monotonic() - worker.heard:.1f} s ago" if worker else "never heard"
         what = f"no answer to {ask.message.kind} within {timeout_s:g} s, {heard}"
-        return DeadlineExceeded(what, self._label(peer), "look at its log, or allow more time with body.timeout_s")
+        return DeadlineExceeded(what, self._label(peer), "look at its log, or allow more time with env.timeout_s")
 
     def _nobody(self, count: int, free: int, wait: float) -> InfrastructureError:
         lost = [w for w in self._workers.values() if w.lost]
@@ -310,7 +311,7 @@ class WorkerPool:
         asked = (self.wanted.env, self.wanted.options, self.wanted.pixels)
         for name, have, want in zip(("env", "options", "pixels"), given, asked, strict=True):
             if have != want:
-                self._refuse(worker, f"it runs {name} {repr(have)[:200]}, the body wants {want!r}")
+                self._refuse(worker, f"it runs {name} {repr(have)[:200]}, the run wants {want!r}")
                 return
         if self.spec is not None and spec != self.spec:
             self._refuse(worker, f"its {worker_difference(spec, self.spec)} differs from that of the worker before")
@@ -318,7 +319,7 @@ class WorkerPool:
         self.spec, worker.spec, worker.refused = spec, spec, None
 
     def _refuse(self, worker: Worker, what: str) -> None:
-        fix = "end that worker, and start one with what the body wants and the same versions"
+        fix = "end that worker, and start one with what the run wants and the same versions"
         worker.refused, worker.spec = SpecMismatch(what, self._label(worker.peer), fix), None
         log.warning("%s", worker.refused.line())
         self._send(worker.peer, encode(Message("error", body=dict(worker.refused.to_dict()))))
@@ -330,19 +331,24 @@ def worker_difference(spec: EnvSpec, other: EnvSpec) -> str:
 
 
 def _sound(spec: EnvSpec) -> EnvSpec:
-    """Raise `MessageError` unless a spec is one that a body can be made of."""
+    """Raise `MessageError` unless a spec is one that environments can be made of."""
     numbers = (spec.episode_steps, spec.control_size, spec.state_size)
     whole = all(type(n) is int for n in numbers) and type(spec.task) is str
-    if not whole or not 1 <= spec.episode_steps <= 1 << 24 or len(spec.agents) != 1:
-        raise MessageError("a worker's spec is not one of a single agent with a time limit", "spec", "mend its suite")
+    if not whole or not 1 <= spec.episode_steps <= 1 << 24 or not _named(spec):
+        raise MessageError("a worker's spec has no named agents, or no time limit", "spec", "mend its suite")
     if type(spec.control_hz) not in (int, float) or not 0 < spec.control_hz < 1e6:
         raise MessageError("a worker's control_hz is no rate", "spec", "mend its suite")
     try:
-        limits = spec.agents[spec.only_agent].action_limits
+        limits = [agent.action_limits for agent in spec.agents.values()]
     except (TypeError, ValueError):
         raise MessageError("a worker's actions have limits that are no numbers", "spec", "mend its suite") from None
-    if not (limits > 0).all():
+    if not all((limit > 0).all() for limit in limits):
         raise MessageError("a worker's actions have limits below 0", "spec", "mend its suite")
-    if spec.control_size != spec.agents[spec.only_agent].action_dim:
+    if spec.control_size != sum(agent.action_dim for agent in spec.agents.values()):
         raise MessageError("a worker's control_size is not the number of its actions", "spec", "mend its suite")
     return spec
+
+
+def _named(spec: EnvSpec) -> bool:
+    """Whether a spec has agents whose names can be parts of the names of arrays."""
+    return 1 <= len(spec.agents) <= _MAX_AGENTS and all(name and "/" not in name for name in spec.agents)

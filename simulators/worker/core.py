@@ -32,7 +32,7 @@ _EAGER = 0.2  # heartbeats of who has nothing to do, since a new pool knows a wo
 
 @dataclass
 class Session:
-    """A body's environments, and the answer to its last request, which is given again if the request comes again."""
+    """A client's environments, and the answer to its last request, which is given again if the request comes again."""
 
     rows: EnvRows
     last_id: int = 0
@@ -45,7 +45,7 @@ class WorkerCore:
     Args:
         suite: Makes environments.
         env, options, pixels: What the suite was loaded with; told to the pool.
-        heartbeat_s: Silence after which the pool is sent a heartbeat; shorter while there is no body, and up to ten
+        heartbeat_s: Silence after which the pool is sent a heartbeat; shorter while there is no session, and up to ten
             times as long where the pool is silent itself, for a busy one does not take them in.
         expire_s: How long the pool may be gone before its sessions are dropped.
         limits: What is taken from the wire.
@@ -118,7 +118,7 @@ class WorkerCore:
                 self._reply(Message("heartbeat"))
             self._seen = now
         elif self._sessions and now - self._seen >= self._expire_s:
-            log.warning("the body is gone: %d environments are dropped", self.envs)
+            log.warning("the pool is gone: %d environments are dropped", self.envs)
             self.drop_all()
         self._connected = connected
         replies, self._replies = self._replies, []
@@ -138,7 +138,7 @@ class WorkerCore:
     def _dispatch(self, message: Message) -> None:
         match message.kind:
             case "error":
-                log.warning("the body refuses this worker: %s", str(message.body.get("what"))[:_TEXT])
+                log.warning("the pool refuses this worker: %s", str(message.body.get("what"))[:_TEXT])
             case "hello":
                 self._greet(message)
             case "reset" | "step":
@@ -174,7 +174,7 @@ class WorkerCore:
         elif session is not None:
             answer = self._step(session.rows, message)
         else:
-            what, fix = "the worker holds no such body, or no longer", "start its episodes anew"
+            what, fix = "the worker holds no such session, or no longer", "start its episodes anew"
             raise InfrastructureError(what, f"session {message.session[:40]}", fix)
         session.last_id, session.answer = message.id, encode(answer, self._limits)
         self._replies.append(session.answer)
@@ -183,13 +183,13 @@ class WorkerCore:
         size, success_ends = message.body.get("size"), message.body.get("success_ends")
         if type(size) is not int or not 1 <= size <= MAX_ENVS or type(success_ends) is not bool:
             fix = f"ask for 1 to {MAX_ENVS}, or for more workers"
-            raise MessageError(f"a body of {str(size)[:20]} environments", "sim-worker", fix)
+            raise MessageError(f"a session of {str(size)[:20]} environments", "sim-worker", fix)
         if session is not None and len(session.rows) == size:
             session.rows.success_ends = success_ends
             return session
         self._drop(message.session)
         if len(self._sessions) >= MAX_SESSIONS or self.envs + size > MAX_ENVS:
-            what = f"{len(self._sessions)} bodies with {self.envs} environments are open here"
+            what = f"{len(self._sessions)} sessions with {self.envs} environments are open here"
             raise Busy(what, "sim-worker", f"{MAX_SESSIONS} and {MAX_ENVS} is the most: close some, or add workers")
         session = self._sessions[message.session] = Session(EnvRows(self._suite, size, success_ends))
         return session
@@ -200,20 +200,20 @@ class WorkerCore:
         streams = rows.reset(ids, seeds)
         if "actions" in message.arrays:
             lengths = as_ints(take_array(message.arrays, "lengths", "int32", (len(ids),)))
-            size = self._suite.spec.agents[self._suite.spec.only_agent].action_dim
+            size = self._suite.spec.control_size
             actions = take_array(message.arrays, "actions", "float32", (len(ids), None, size))
             streams = rows.replay(ids, lengths, actions)
         return Message("reset", message.id, message.session, arrays=_named(streams, "stream"))
 
     def _step(self, rows: EnvRows, message: Message) -> Message:
         ids = self._ids(rows, message)
-        size = self._suite.spec.agents[self._suite.spec.only_agent].action_dim
+        size = self._suite.spec.control_size
         actions = take_array(message.arrays, "actions", "float32", (len(ids), size))
         seeds = self._seeds(message, len(ids)) if "seeds" in message.arrays else None
         begin = time.perf_counter()
         result = rows.step(ids, actions, seeds)
         body = {"physics_s": time.perf_counter() - begin, "faults": result.faults[:_WORDS]}
-        arrays: dict[str, np.ndarray] = {"rewards": result.rewards, "outcomes": result.outcomes, "ended": result.ended}
+        arrays: dict[str, np.ndarray] = {"rewards": result.rewards, "outcomes": result.outcomes}
         arrays |= _named(result.streams, "stream") | _named(result.final, "final")
         return Message("step", message.id, message.session, body=body, arrays=arrays)
 

@@ -1,4 +1,4 @@
-"""A worker process: a socket around a `WorkerCore`. It calls, so that only the body's side needs an open address."""
+"""A worker process: a socket around a `WorkerCore`. It calls, so that only the pool's side needs an open address."""
 
 import signal
 import threading

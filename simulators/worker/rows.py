@@ -1,4 +1,4 @@
-"""The environments of one body in a worker: stepped one after the other, started anew where an episode ended."""
+"""Environments of one session in a worker: stepped one after the other, started anew where their episodes ended."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embodied.data import Outcome
 from embodied.errors import InfrastructureError
-from simulators.worker.suite import Env, Moment, Streams, Suite
+from simulators.worker.suite import Env, Moment, MultiAgentEnv, Streams, Suite
 
 log = logging.getLogger(__name__)
 
@@ -20,30 +20,29 @@ _TEXT = 300
 
 @dataclass
 class Stepped:
-    """What a step of M environments gave, in their order.
+    """One step of M environments of A agents, in their order.
 
     Attributes:
-        streams: Stream name to [M, *shape], after the step and any start of a next episode.
-        rewards: [M] float32, 0 at a fault.
-        outcomes: [M] uint8 of `Outcome`.
-        ended: [E] int32, indices into M of the episodes that ended.
-        final: Stream name to [E, *shape], their last observations.
-        faults: What went wrong, in words.
+        streams: `<agent>/<stream>` to [M, *shape], after the step and any start of a next episode.
+        rewards: [M, A] float32, 0 at a fault and for a parked agent.
+        outcomes: [M, A] uint8 of `Outcome`.
+        final: `<agent>/<stream>` to [E, *shape], the last observations of the E episodes that the agent ended.
+        faults: Faults, in words.
     """
 
     streams: Streams
     rewards: NDArray[np.float32]
     outcomes: NDArray[np.uint8]
-    ended: NDArray[np.int32]
     final: Streams
     faults: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Row:
-    env: Env | None = None  # None until its first start, and after a fault
+    env: Env | MultiAgentEnv | None = None  # None until its first start, and after a fault
     step: int = 0
-    last: Streams = field(default_factory=dict)
+    last: dict[str, Streams] = field(default_factory=dict)
+    active: set[str] = field(default_factory=set)
 
 
 class EnvRows:
@@ -51,20 +50,21 @@ class EnvRows:
 
     Args:
         suite: Makes them.
-        count: How many.
+        count: Number of environments.
         success_ends: Whether success ends an episode at once, or counts only where an episode ends anyway.
     """
 
     def __init__(self, suite: Suite, count: int, success_ends: bool = False) -> None:
         self._suite, self.success_ends = suite, success_ends
         self._rows = [_Row() for _ in range(count)]
-        self._streams = suite.spec.agents[suite.spec.only_agent].observations
+        self._agents = suite.spec.agents
+        self._ends = np.cumsum([agent.action_dim for agent in self._agents.values()])
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> Streams:
-        """Start episodes; returns stream name to [M, *shape].
+        """Start episodes; returns `<agent>/<stream>` to [M, *shape].
 
         Raises:
             InfrastructureError: An environment cannot be started, not even when it is made anew.
@@ -78,33 +78,36 @@ class EnvRows:
         for index, (id, length) in enumerate(zip(ids, lengths, strict=True)):
             row = self._rows[id]
             for action in actions[index, :length]:
-                if self._step(row, id, action, [])[1] is Outcome.INFRASTRUCTURE_FAULT:
+                if Outcome.INFRASTRUCTURE_FAULT in self._step(row, id, action, [])[1]:
                     break
         return self._seen(ids)
 
     def step(self, ids: Sequence[int], actions: NDArray[np.float32], seeds: Sequence[int] | None = None) -> Stepped:
-        """One control step of environments `ids`, ascending.
+        """Take one control step of environments `ids`, ascending.
 
         Args:
             ids: [M].
-            actions: [M, D]; one that is not finite is a fault.
-            seeds: [M] of the episodes that follow where one ends; None to start none.
+            actions: [M, D] of all agents, one after the other; one that is not finite is a fault. Those of a parked
+                agent are ignored.
+            seeds: [M] of the episodes that follow where all agents have ended; None to start none.
 
         Raises:
             InfrastructureError: As `reset`.
         """
-        rewards, outcomes = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.uint8)
-        final: list[Streams] = []
+        shape = len(ids), len(self._agents)
+        rewards, outcomes = np.zeros(shape, np.float32), np.zeros(shape, np.uint8)
+        final: dict[str, list[Streams]] = {name: [] for name in self._agents}
         faults: list[str] = []
         for index, (id, action) in enumerate(zip(ids, actions, strict=True)):
             row = self._rows[id]
             rewards[index], outcomes[index] = self._step(row, id, action, faults)
-            if outcomes[index]:
-                final.append(row.last)
-                if seeds is not None:
-                    self._start(row, id, seeds[index])
-        ended = np.flatnonzero(outcomes).astype(np.int32)
-        return Stepped(self._seen(ids), rewards, outcomes, ended, self._stack(final), faults)
+            for name, outcome in zip(self._agents, outcomes[index], strict=True):
+                if outcome:
+                    final[name].append(row.last[name])
+            if outcomes[index].any() and not row.active and seeds is not None:
+                self._start(row, id, seeds[index])
+        last = {key: values for name, rows in final.items() for key, values in self._stack(name, rows).items()}
+        return Stepped(self._seen(ids), rewards, outcomes, last, faults)
 
     def close(self) -> None:
         for row in self._rows:
@@ -114,7 +117,9 @@ class EnvRows:
         for last_try in (False, True):
             try:
                 row.env = row.env or self._suite.make()
-                row.last, row.step = self._checked(row.env.reset(seed)), 0
+                seen = self._by_agent(row.env.reset(seed))
+                row.last = {name: self._checked(name, seen[name]) for name in self._agents}
+                row.step, row.active = 0, set(self._agents)
                 return
             except Exception as error:
                 self._drop(row)
@@ -123,44 +128,73 @@ class EnvRows:
                     raise InfrastructureError(what, self._suite.spec.task, "see the worker's log") from error
                 log.warning("environment %d is made anew: reset failed: %s", id, _words(error))
 
-    def _step(self, row: _Row, id: int, action: NDArray[np.float32], faults: list[str]) -> tuple[float, Outcome]:
-        """Reward and outcome of one step; at a fault the last observation stays, and the environment goes."""
+    def _step(
+        self, row: _Row, id: int, action: NDArray[np.float32], faults: list[str]
+    ) -> tuple[list[float], list[Outcome]]:
+        """Rewards and outcomes of one step; at a fault the last observations stay, and the environment goes."""
+        rewards, outcomes = dict.fromkeys(self._agents, 0.0), dict.fromkeys(self._agents, Outcome.RUNNING)
+        acting = [name for name in self._agents if name in row.active]
         try:
             if row.env is None:
                 raise RuntimeError("it was never started, or not since its last fault")
-            if not np.isfinite(action).all():
+            parts = dict(zip(self._agents, np.split(action, self._ends[:-1]), strict=True))
+            given = {name: parts[name] for name in acting}
+            if not all(np.isfinite(part).all() for part in given.values()):
                 raise ValueError("the action is not finite")
-            moment = row.env.step(action)
-            reward = float(_numbers("the reward", np.reshape(moment.reward, ()), "float32", ()))
-            success, terminated, truncated = (_flag(moment, name) for name in ("success", "terminated", "truncated"))
-            row.last = self._checked(moment.streams)
+            moments = self._by_agent(row.env.step(given if len(self._agents) > 1 else action))  # type: ignore[arg-type]
+            seen = {}
+            for name in acting:
+                rewards[name], outcomes[name] = self._scored(moments[name], row.step + 1)
+                seen[name] = self._checked(name, moments[name].streams)
+            row.last |= seen
         except Exception as error:
             faults.append(f"environment {id}, step {row.step}: {_words(error)}")
             log.warning("%s; its episode ends as an infrastructure fault", faults[-1])
             self._drop(row)
-            return 0.0, Outcome.INFRASTRUCTURE_FAULT
+            ended = acting or self._agents
+            row.active = set()
+            return [0.0] * len(self._agents), [
+                Outcome.INFRASTRUCTURE_FAULT if name in ended else Outcome.RUNNING for name in self._agents
+            ]
         row.step += 1
-        done = terminated or truncated or row.step >= self._suite.spec.episode_steps
+        row.active -= {name for name, outcome in outcomes.items() if outcome}
+        return list(rewards.values()), list(outcomes.values())
+
+    def _scored(self, moment: Moment, step: int) -> tuple[float, Outcome]:
+        """Reward and outcome of one agent at its episode's step `step`, counted from 1."""
+        reward = float(_numbers("the reward", np.reshape(moment.reward, ()), "float32", ()))
+        success, terminated, truncated = (_flag(moment, name) for name in ("success", "terminated", "truncated"))
+        done = terminated or truncated or step >= self._suite.spec.episode_steps
         if success and (done or self.success_ends):
             return reward, Outcome.SUCCESS
         if terminated:
             return reward, Outcome.FAILURE
         return reward, Outcome.TIME_LIMIT if done else Outcome.RUNNING
 
-    def _checked(self, streams: Streams) -> Streams:
+    def _by_agent(self, given: Any) -> dict[str, Any]:
+        """`given` of an environment of several agents, or as the mapping of the only one."""
+        return given if len(self._agents) > 1 else {self._suite.spec.only_agent: given}
+
+    def _checked(self, agent: str, streams: Streams) -> Streams:
         """Streams as the spec says, owned; raises `ValueError` where they are not, or not finite."""
         return {
             stream.name: _numbers(f"observation {stream.name}", streams.get(stream.name), stream.dtype, stream.shape)
-            for stream in self._streams
+            for stream in self._agents[agent].observations
         }
 
     def _seen(self, ids: Sequence[int]) -> Streams:
-        return self._stack([self._rows[id].last for id in ids])
+        rows = [self._rows[id] for id in ids]
+        return {
+            key: values
+            for name in self._agents
+            for key, values in self._stack(name, [row.last[name] for row in rows]).items()
+        }
 
-    def _stack(self, rows: list[Streams]) -> Streams:
+    def _stack(self, agent: str, rows: list[Streams]) -> Streams:
+        streams = self._agents[agent].observations
         if not rows:
-            return {s.name: np.zeros((0, *s.shape), s.dtype) for s in self._streams}
-        return {s.name: np.stack([row[s.name] for row in rows]) for s in self._streams}
+            return {f"{agent}/{s.name}": np.zeros((0, *s.shape), s.dtype) for s in streams}
+        return {f"{agent}/{s.name}": np.stack([row[s.name] for row in rows]) for s in streams}
 
     @staticmethod
     def _drop(row: _Row) -> None:

@@ -1,4 +1,4 @@
-"""The contract of a suite of environments, and how one is found by name. A new suite is one new file.
+"""Contract of a suite of environments, and its lookup by name. A new suite is one new file.
 
 `<suite>:<id>` names an environment. A suite without a dot is the file `<suite>_envs.py` in this folder, one with a dot
 any importable module; either has a function `load(id, options, pixels) -> Suite`.
@@ -24,7 +24,7 @@ SUFFIX = "_envs"
 
 @dataclass
 class Moment:
-    """What one step of one environment gave.
+    """One agent's part of one step of one environment.
 
     Attributes:
         streams: Stream name to array, as the suite's spec says.
@@ -41,30 +41,46 @@ class Moment:
 
 
 class Env(Protocol):
-    """One environment. Whatever it raises ends its episode as an infrastructure fault."""
+    """One environment of one agent. An exception ends its episode as an infrastructure fault."""
 
     def reset(self, seed: int) -> Streams:
         """Start the episode that `seed`, 0 to 2^63 - 1, alone decides."""
         ...
 
     def step(self, action: NDArray[np.float32]) -> Moment:
-        """One control step; `action` [D] is finite and within the spec's limit."""
+        """Take one control step; `action` [D] is finite and within the spec's limit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MultiAgentEnv(Protocol):
+    """One environment of several agents; as `Env`, with mappings by agent."""
+
+    def reset(self, seed: int) -> dict[str, Streams]:
+        """Start the episode that `seed`, 0 to 2^63 - 1, alone decides; returns the streams of every agent."""
+        ...
+
+    def step(self, actions: dict[str, NDArray[np.float32]]) -> dict[str, Moment]:
+        """Take one control step with the actions of the agents whose episodes go on; returns a moment of each."""
         ...
 
     def close(self) -> None: ...
 
 
 class Suite(Protocol):
-    """Makes environments of one task.
+    """Maker of environments of one task.
 
     Attributes:
-        spec: One agent `robot`; `task` names the environment, `episode_steps` is its time limit, `state_size` is 0 and
-            `control_size` the number of actions.
+        spec: `task` names the environment, `episode_steps` is its time limit, `state_size` is 0 and `control_size` the
+            number of all agents' actions.
     """
 
     spec: EnvSpec
 
-    def make(self) -> Env: ...
+    def make(self) -> Env | MultiAgentEnv:
+        """Make an environment: a `MultiAgentEnv` where the spec has several agents."""
+        ...
 
 
 def suite_names() -> list[str]:

@@ -214,7 +214,8 @@ def test_a_worker_that_answers_nonsense_is_named_and_replaced(
 ) -> None:
     """Its rows end as faults, and the env goes on with another."""
     streams = {
-        f"stream/{name}": np.zeros((2, 2), np.float32) for name in ("observation", "achieved_goal", "desired_goal")
+        f"stream/robot/{name}": np.zeros((2, 2), np.float32)
+        for name in ("observation", "achieved_goal", "desired_goal")
     }
     final = {name.replace("stream", "final"): values[:0] for name, values in streams.items()}
 
@@ -224,19 +225,18 @@ def test_a_worker_that_answers_nonsense_is_named_and_replaced(
         liar.say(*encode(Message("reset", asked.id, arrays=streams)))
         asked = liar.asked("step")
         arrays = {
-            "rewards": np.zeros(2, np.float32),
-            "outcomes": np.full(2, 77 if lie == "outcome" else 0, np.uint8),
-            "ended": np.arange(2 if lie == "outcome" else 0, dtype=np.int32),
+            "rewards": np.zeros((2, 1), np.float32),
+            "outcomes": np.full((2, 1), 77 if lie == "outcome" else 0, np.uint8),
         }
         arrays |= streams | final
         if lie == "shape":
-            arrays["rewards"] = np.zeros(3, np.float32)
+            arrays["rewards"] = np.zeros((3, 1), np.float32)
         if lie == "reward":
-            arrays["rewards"] = np.array([0.0, np.inf], np.float32)
+            arrays["rewards"] = np.array([[0.0], [np.inf]], np.float32)
         if lie == "double":
-            arrays["rewards"] = np.array([0.0, 1e300])
+            arrays["rewards"] = np.array([[0.0], [1e300]])
         if lie == "nan":
-            arrays["stream/observation"] = np.full((2, 2), np.nan, np.float32)
+            arrays["stream/robot/observation"] = np.full((2, 2), np.nan, np.float32)
         answer = Message("reset" if lie == "kind" else "step", asked.id, arrays=arrays)
         answer.body = {"physics_s": 0.1, "faults": []}
         liar.say(*([b"\xc1garbage"] if lie == "bytes" else encode(answer)))
@@ -306,7 +306,7 @@ def test_episodes_that_do_not_repeat_end_as_faults(address: str) -> None:
         made.restore(saved)
         result = act(made)
         assert faults(result) == [0, 1] and made.faults == 2
-        np.testing.assert_array_equal(result.final["desired_goal"], saved["last/desired_goal"])
+        np.testing.assert_array_equal(result.final["desired_goal"], saved["last/robot/desired_goal"])
         assert not act(made).outcomes.any()
 
 

@@ -54,11 +54,11 @@ def test_hello_says_what_it_runs() -> None:
 def test_a_body_is_reset_and_stepped() -> None:
     worker = Worker()
     (started,) = worker.reset()
-    assert started.kind == "reset" and started.arrays["stream/desired_goal"].shape == (3, 2)
+    assert started.kind == "reset" and started.arrays["stream/robot/desired_goal"].shape == (3, 2)
     (stepped,) = worker.step(2)
     assert stepped.kind == "step" and stepped.id == 2
-    np.testing.assert_allclose(stepped.arrays["stream/observation"], 0.02, rtol=1e-6)
-    assert stepped.arrays["final/observation"].shape == (0, 2) and stepped.body["faults"] == []
+    np.testing.assert_allclose(stepped.arrays["stream/robot/observation"], 0.02, rtol=1e-6)
+    assert stepped.arrays["final/robot/observation"].shape == (0, 2) and stepped.body["faults"] == []
 
 
 def test_a_request_that_comes_twice_is_done_once() -> None:
@@ -66,16 +66,16 @@ def test_a_request_that_comes_twice_is_done_once() -> None:
     worker.reset()
     (first,) = worker.step(2)
     (again,) = worker.step(2)
-    np.testing.assert_array_equal(first.arrays["stream/observation"], again.arrays["stream/observation"])
+    np.testing.assert_array_equal(first.arrays["stream/robot/observation"], again.arrays["stream/robot/observation"])
     assert worker.step(1) == []  # long answered
     (third,) = worker.step(3)
-    np.testing.assert_allclose(third.arrays["stream/observation"], 0.04, rtol=1e-6)
+    np.testing.assert_allclose(third.arrays["stream/robot/observation"], 0.04, rtol=1e-6)
 
 
 def test_what_is_wrong_gets_an_error() -> None:
     worker = Worker()
     (unknown,) = worker.step(1, session="other")
-    assert unknown.body["code"] == "infrastructure" and "no such body" in unknown.body["what"]
+    assert unknown.body["code"] == "infrastructure" and "no such session" in unknown.body["what"]
     for size in (0, -1, stations.MAX_ENVS + 1, "3", None):
         assert worker.reset(1, size)[0].body["code"] == "message"
     worker.reset()

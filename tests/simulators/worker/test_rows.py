@@ -36,28 +36,28 @@ def test_success_counts_at_the_end() -> None:
     envs = rows()
     for near, outcome in ((True, Outcome.SUCCESS), (False, Outcome.TIME_LIMIT)):
         envs.reset([0], [goal_near(near)])
-        told = [int(envs.step([0], STILL).outcomes[0]) for _ in range(STEPS)]
+        told = [int(envs.step([0], STILL).outcomes[0, 0]) for _ in range(STEPS)]
         assert told == [0] * (STEPS - 1) + [outcome]
 
 
 def test_success_may_end_an_episode_at_once() -> None:
     envs = rows(success_ends=True)
     envs.reset([0], [goal_near(True)])
-    assert envs.step([0], STILL).outcomes.tolist() == [Outcome.SUCCESS]
+    assert envs.step([0], STILL).outcomes[:, 0].tolist() == [Outcome.SUCCESS]
 
 
 def test_terminated_without_success_is_a_failure_and_the_next_episode_begins() -> None:
     envs = rows()
     start = envs.reset([0], [7])
     envs.reset([0], [goal_near(False)])
-    away = -np.sign(envs.reset([0], [goal_near(False)])["desired_goal"]).astype(np.float32)
+    away = -np.sign(envs.reset([0], [goal_near(False)])["robot/desired_goal"]).astype(np.float32)
     for _ in range(3):
         assert not envs.step([0], away).outcomes[0]
     last = envs.step([0], away, seeds=[7])
-    assert last.outcomes.tolist() == [Outcome.FAILURE] and last.ended.tolist() == [0]
-    np.testing.assert_allclose(last.final["observation"], away * 0.4, rtol=1e-6)
-    np.testing.assert_array_equal(last.streams["desired_goal"], start["desired_goal"])
-    assert not last.streams["observation"].any() and last.rewards[0] < 0
+    assert last.outcomes[:, 0].tolist() == [Outcome.FAILURE]
+    np.testing.assert_allclose(last.final["robot/observation"], away * 0.4, rtol=1e-6)
+    np.testing.assert_array_equal(last.streams["robot/desired_goal"], start["robot/desired_goal"])
+    assert not last.streams["robot/observation"].any() and last.rewards[0, 0] < 0
 
 
 @pytest.mark.parametrize(("trouble", "said"), [("raise", "RuntimeError: the gripper broke"), ("nan", "is not finite")])
@@ -65,10 +65,14 @@ def test_an_exception_is_a_fault_of_its_row_only(trouble: str, said: str) -> Non
     envs = rows(2, trouble=trouble)
     first = envs.reset([0, 1], [1, 2])
     result = envs.step([0, 1], np.concatenate([STILL, BAD]), seeds=[3, 2])
-    assert result.outcomes.tolist() == [Outcome.RUNNING, Outcome.INFRASTRUCTURE_FAULT]
-    assert result.rewards[1] == 0 and said in result.faults[0] and "environment 1" in result.faults[0]
-    np.testing.assert_array_equal(result.final["desired_goal"], first["desired_goal"][1:])  # what was seen last
-    np.testing.assert_array_equal(result.streams["desired_goal"], first["desired_goal"])  # of the new environment
+    assert result.outcomes[:, 0].tolist() == [Outcome.RUNNING, Outcome.INFRASTRUCTURE_FAULT]
+    assert result.rewards[1, 0] == 0 and said in result.faults[0] and "environment 1" in result.faults[0]
+    np.testing.assert_array_equal(
+        result.final["robot/desired_goal"], first["robot/desired_goal"][1:]
+    )  # what was seen last
+    np.testing.assert_array_equal(
+        result.streams["robot/desired_goal"], first["robot/desired_goal"]
+    )  # of the new environment
     assert not envs.step([0, 1], np.concatenate([STILL, STILL])).outcomes.any()
 
 
@@ -125,25 +129,25 @@ def test_what_is_no_number_of_its_kind_is_a_fault(name: str, value: Any) -> None
     envs.reset([0], [5])
     action = np.full((1, 2), 0.5, np.float32)
     first = envs.step([0], action)
-    assert first.outcomes.tolist() == [Outcome.RUNNING] and first.rewards.tolist() == [1]
-    assert first.streams["image"].tolist() == [[[0, 255], [1, 1]]]
+    assert first.outcomes[:, 0].tolist() == [Outcome.RUNNING] and first.rewards[:, 0].tolist() == [1]
+    assert first.streams["robot/image"].tolist() == [[[0, 255], [1, 1]]]
     result = envs.step([0], action, seeds=[7])
-    assert result.outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT] and result.rewards.tolist() == [0]
-    assert result.final["x"].tolist() == [[0.5, 0.5]] and result.streams["x"].tolist() == [[7, 7]]
+    assert result.outcomes[:, 0].tolist() == [Outcome.INFRASTRUCTURE_FAULT] and result.rewards[:, 0].tolist() == [0]
+    assert result.final["robot/x"].tolist() == [[0.5, 0.5]] and result.streams["robot/x"].tolist() == [[7, 7]]
     assert len(result.faults) == 1 and len(result.faults[0]) < 400
 
 
 def test_a_reward_may_be_an_array_of_one() -> None:
     envs = EnvRows(Odd(reward=np.full((1, 1), 0.25)), 1)
     envs.reset([0], [5])
-    assert [float(envs.step([0], STILL).rewards[0]) for _ in range(2)] == [1.0, 0.25]
+    assert [float(envs.step([0], STILL).rewards[0, 0]) for _ in range(2)] == [1.0, 0.25]
 
 
 def test_an_action_that_is_not_finite_is_a_fault() -> None:
     envs = rows()
     envs.reset([0], [1])
-    assert envs.step([0], STILL * np.nan).outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT]
-    assert envs.step([0], STILL).outcomes.tolist() == [Outcome.INFRASTRUCTURE_FAULT]  # nothing was started since
+    assert envs.step([0], STILL * np.nan).outcomes[:, 0].tolist() == [Outcome.INFRASTRUCTURE_FAULT]
+    assert envs.step([0], STILL).outcomes[:, 0].tolist() == [Outcome.INFRASTRUCTURE_FAULT]  # nothing was started since
     envs.reset([0], [1])
     assert not envs.step([0], STILL).outcomes.any()
 
@@ -164,10 +168,10 @@ def test_replay_comes_to_the_same_observation() -> None:
     again = rows(2)
     again.reset([0, 1], [1, 2])
     seen = again.replay([0, 1], [2, 4], actions)
-    np.testing.assert_array_equal(seen["observation"][1:], last.streams["observation"])
+    np.testing.assert_array_equal(seen["robot/observation"][1:], last.streams["robot/observation"])
     following = np.full((2, 2), 0.1, np.float32)
     one, other = envs.step([0, 1], following), again.step([0, 1], following)
-    np.testing.assert_array_equal(one.streams["observation"], other.streams["observation"])
+    np.testing.assert_array_equal(one.streams["robot/observation"], other.streams["robot/observation"])
     np.testing.assert_array_equal(one.rewards, other.rewards)
 
 
@@ -177,5 +181,5 @@ def test_the_time_limit_holds_without_the_environments_own() -> None:
     envs.reset([0], [goal_near(False)])
     envs._rows[0].env._env = tiny_gym.Tiny()  # type: ignore[union-attr] # which never truncates
     envs.reset([0], [goal_near(False)])
-    told = [int(envs.step([0], STILL).outcomes[0]) for _ in range(STEPS)]
+    told = [int(envs.step([0], STILL).outcomes[0, 0]) for _ in range(STEPS)]
     assert told == [0] * (STEPS - 1) + [Outcome.TIME_LIMIT]
