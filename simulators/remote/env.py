@@ -285,7 +285,7 @@ class RemoteEnv:
             Rewards [B, A], outcomes [B, A], last observations [B, ...] of the episodes that ended, and the rows whose
             workers were lost, which end as faults with their last observations.
         """
-        live: NDArray[np.bool_] = acting.any(axis=1)
+        live = np.asarray(acting.any(axis=1))
         asked = {part.peer: (part, part.ids[live[part.ids]]) for part in self._parts if part.peer is not None}
         asked = {peer: (part, ids) for peer, (part, ids) in asked.items() if len(ids)}
         messages = {}
