@@ -52,6 +52,7 @@ RANKS = {
     "embodied.evaluate": 4,
     "embodied.runtime": 5,
     "embodied.cli": 6,
+    "embodied.api": 7,
 }
 SAME_RANK = {
     ("embodied.client", "embodied.wire"),

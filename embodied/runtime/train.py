@@ -21,8 +21,8 @@ from embodied.train.report import report
 from embodied.train.settings import CONFIG, Settings, resumed_config, typed
 
 
-def train(config: DictConfig, overrides: Sequence[str]) -> int:
-    """Start or resume a run; returns the exit status. `overrides` are the words the user wrote, `config` has them."""
+def train(config: DictConfig, overrides: Sequence[str]) -> Path:
+    """Start or resume a run; returns its folder. `overrides` are the words the user wrote, `config` has them."""
     settings = typed(Settings, config)
     root, new = Path(settings.runs), settings.resume is None
     if settings.resume is None:
@@ -47,7 +47,7 @@ def train(config: DictConfig, overrides: Sequence[str]) -> int:
             what = "goes on from the last checkpoint" if there else "begins again: there is no checkpoint yet"
             raise KeyboardInterrupt(f"`embodied train resume={folder}` {what}") from None
     print(line)
-    return 0
+    return folder
 
 
 def _located(settings: Settings, config: DictConfig, root: Path) -> Settings:
