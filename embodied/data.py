@@ -6,7 +6,7 @@ applied control.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Self
 
@@ -157,6 +157,19 @@ class ActionChunk:
     valid_s: float = float("inf")
     stored: dict[str, NDArray[Any]] = field(default_factory=dict)
 
+    def take(self, index: Any) -> Self:
+        """Copies of the rows at `index`."""
+        names = ("actions", "log_probs", "values", "versions", "stored")
+        own = {name: _taken(getattr(self, name), index) for name in names}
+        return replace(self, rows=self.rows.take(index), **own)
+
+
+def _taken(value: Any, index: Any) -> Any:
+    """Copies of the entries at `index` of an array, or of each array of a dictionary."""
+    if isinstance(value, dict):
+        return {name: np.array(array[index]) for name, array in value.items()}
+    return np.array(value[index])
+
 
 @dataclass
 class Resets:
@@ -255,6 +268,10 @@ class CarriedDecisions:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def take(self, index: Any) -> Self:
+        """Copies of the decisions at `index`."""
+        return type(self)(*(_taken(getattr(self, f.name), index) for f in fields(self)))
 
 
 @dataclass

@@ -39,10 +39,17 @@ def next_values(
     return result
 
 
-def goes_on(k: NDArray[np.int32], ended: Bools, valid: Bools) -> Bools:
-    """[T, B] whether the step after executes the same chunk and may train, so that their rewards belong together."""
+def follows(k: NDArray[np.int32], ended: Bools) -> Bools:
+    """[T, B] whether the step after executes the next action of the same decision in the same episode."""
     result = np.zeros(k.shape, bool)
-    result[:-1] = (k[1:] > 0) & valid[1:] & ~ended[:-1]
+    result[:-1] = (k[1:] > 0) & (k[1:] == k[:-1] + 1) & ~ended[:-1]
+    return result
+
+
+def goes_on(k: NDArray[np.int32], ended: Bools, valid: Bools) -> Bools:
+    """[T, B] whether the step after executes the same decision and may train, so that their rewards belong together."""
+    result = follows(k, ended)
+    result[:-1] &= valid[1:]
     return result
 
 
@@ -63,7 +70,8 @@ def gae(
 
     A decision that executes n actions is one of a semi-Markov process (Sutton, Precup and Singh 1999, section 3): its
     reward is r_t + gamma r_{t+1} + ... + gamma^(n-1) r_{t+n-1}, and gamma^n takes the place of gamma; lam counts
-    decisions. With chunks of one action both are the same.
+    decisions. With chunks of one action both are the same. A decision begins with the first step that executes it, also
+    where that lies behind the observation that it answers; its value is that of the state at that step.
 
     Args:
         rewards, values: [T, B]; values are read at decisions, and `after` where a chunk's last valid step arrived.
@@ -71,10 +79,10 @@ def gae(
         ended: [T, B] steps that ended an episode, in whatever way.
         valid: [T, B] steps that may train; the others get advantage 0 and a return equal to their value.
         gamma: Discount per step. lam: Decay of the estimator.
-        k: [T, B] each step's index in its chunk; None where every step is a decision.
+        k: [T, B] each step's index in its chunk, -1 where it executes no decision; None where every step is a decision.
 
     Returns:
-        Advantages and returns (advantage + value), [T, B] float32; of steps that are no decision they mean nothing.
+        Advantages and returns (advantage + value), [T, B] float32; of steps that begin no decision they mean nothing.
     """
     steps, envs = values.shape
     same = goes_on(k, ended, valid) if k is not None else np.zeros(values.shape, bool)

@@ -1,4 +1,4 @@
-"""From segments to the decisions that an on-policy loss may use."""
+"""Batches of decisions that an on-policy loss may use, made of segments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied.data import Segment, Source
+from embodied.data import Segment
 from embodied.errors import DataError
 from embodied.learning.advantages import gae, goes_on, next_values
+from embodied.learning.decisions import Decisions, decisions, on_policy, without_unseen
 from policies.network import Inputs
 from policies.torch_policy import TorchPolicy
 
@@ -20,10 +21,10 @@ AT_ONCE = 1024  # observations of one forward pass where no gradient is needed
 
 @dataclass
 class Batch:
-    """N decisions that may train.
+    """N decisions that may train; one that several segments execute is a decision in each, for its part there.
 
     Attributes:
-        inputs: Of the observations they answered.
+        inputs: Of the observations that the decisions answered.
         actions, log_probs: [N, K, D], as sampled.
         executed: [N, K], those that ran and may train.
         advantages, returns: [N].
@@ -32,6 +33,8 @@ class Batch:
         stored: Name to [N, ...] of `PolicySpec.stored`.
         weights: Importance weights at the granularity of the loss; None where there are none.
         reference: [N, K, D] log-probabilities by the reference policy; None where there is none.
+        critic_inputs: Of the observations at the first step of each decision, to whose values `returns` belong; None
+            where they are those of `inputs`.
     """
 
     inputs: Inputs
@@ -45,6 +48,7 @@ class Batch:
     stored: Inputs = field(default_factory=dict)
     weights: Tensor | None = None
     reference: Tensor | None = None
+    critic_inputs: Inputs | None = None
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -58,17 +62,14 @@ class Batch:
         return type(self)(*(part(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
-def on_policy(segment: Segment) -> NDArray[np.bool_]:
-    """[T, B] steps an on-policy loss may use: they train, and the policy chose them."""
-    return segment.trainable & (segment.source == Source.POLICY)
-
-
 def check_on_policy(segment: Segment) -> None:
     """Raise `DataError` for a segment no on-policy loss may learn from, saying why."""
     where = f"segment {segment.id}"
     if segment.mode != "train":
         raise DataError(f"PPO was given a segment of mode {segment.mode}", where, "send it segments of mode train only")
-    if np.isnan(segment.log_probs[executed_and_valid(segment, on_policy(segment))]).any():
+    found = decisions(segment, on_policy(segment))
+    log_probs = found.take(segment.log_probs, segment.carried.log_probs if segment.carried else None)
+    if np.isnan(log_probs[found.executed]).any():
         raise DataError(
             "PPO needs the log-probability of every action the policy chose, and some are NaN",
             where,
@@ -76,95 +77,78 @@ def check_on_policy(segment: Segment) -> None:
         )
 
 
-def executed_and_valid(segment: Segment, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[T, B, K] actions of each decision that were executed and may train: those before its first step that may not."""
-    mask = np.zeros(segment.executed.shape, bool)
-    if not segment.k.any():
-        mask[..., 0] = valid
-        return mask & segment.executed
-    same = goes_on(segment.k, segment.terminated | segment.truncated, valid)
-    alive = np.zeros(segment.k.shape[1], bool)
-    rows = np.arange(segment.k.shape[1])
-    for t, k in enumerate(segment.k):
-        alive = valid[t] & ((k == 0) | (alive & (same[t - 1] if t else False)))
-        mask[t - k, rows, k] |= alive
-    return mask & segment.executed
-
-
-def without_unseen(
-    segment: Segment, valid: NDArray[np.bool_], numbers: Sequence[NDArray[np.float32]]
-) -> NDArray[np.bool_]:
-    """[T, B] the steps of `valid` that may still train where observations hold NaN, as one beside a fault may.
-
-    A decision on such an observation is left out with what it executed. So is the last step that a decision executed,
-    where nobody saw what it led to: the decision then ends a step sooner, and trusts the value of where that arrived.
-
-    Args:
-        numbers: What was observed at the steps, after the last step and at the ends of episodes, [*, F + C] each.
-    """
-    at, behind, final = (np.where(np.isnan(part).any(axis=-1), 1, 0).astype(np.float32) for part in numbers)
-    if not (at.any() or behind.any() or final.any()):
-        return valid
-    at, ended = at.reshape(valid.shape), segment.terminated | segment.truncated
-    led = next_values(at, behind, segment.final_at, final, segment.terminated, segment.truncated)
-    result = valid & ((at == 0) | (segment.k != 0))
-    following = np.zeros(valid.shape[1], bool)  # whether the step behind goes on with the same chunk
-    for t in range(len(valid) - 1, -1, -1):
-        result[t] &= following & ~ended[t] | (led[t] == 0)
-        following = (segment.k[t] > 0) & result[t]
-    return result
-
-
 def assemble(
     policy: TorchPolicy, segments: Sequence[Segment], gamma: float, lam: float, at_once: int = AT_ONCE
 ) -> tuple[Batch, NDArray[np.float32]]:
-    """Decisions with their advantages, and all numbers met on the way, physical, [*, F + C].
+    """Decisions with their advantages, and all numbers observed, physical, [*, F + C].
 
     Values are those of the present critic, so that advantages are consistent for data of any age. Observations are
     normalised as the policy does now, `at_once` of them in one forward pass.
+
+    Raises:
+        DataError: A segment lacks a stream that the policy reads, or a decision that it executes.
     """
-    device = policy.network.device
     columns: dict[str, list[NDArray[Any]]] = {}
-    streams: dict[str, list[NDArray[Any]]] = {name: [] for name in policy.senses.names}
-    flat = []
+    answered: dict[str, list[NDArray[Any]]] = {name: [] for name in policy.senses.names}
+    taken: list[Decisions] = []
+    flat: list[NDArray[np.float32]] = []
     for segment in segments:
-        valid, mine = on_policy(segment), named(policy, segment)
+        mine, carried = named(policy, segment), segment.carried
         counts = (segment.steps, segment.rewards.shape[1], len(segment.final_at))
-        seen = [policy.flatten(part, count) for part, count in zip(mine, counts, strict=True)]
-        valid = without_unseen(segment, valid, seen)
-        executed = executed_and_valid(segment, valid)
-        train = (segment.k == 0) & executed.any(axis=2)
-        advantages, returns = _advantages(policy, segment, mine, valid, gamma, lam, at_once)
-        rows = {"actions": segment.actions, "log_probs": segment.log_probs, "executed": executed,
-                "advantages": advantages, "returns": returns, "versions": segment.versions,
-                "numbers": seen[0].reshape(*train.shape, -1),
-                **{f"stored/{name}": array for name, array in segment.stored.items()}}  # fmt: skip
-        for name, array in rows.items():
-            columns.setdefault(name, []).append(array[train])
-        for name, parts in streams.items():
-            parts.append(mine[0][name][train])
+        seen = [policy.flatten(part, count) for part, count in zip(mine[:3], counts, strict=True)]
+        before = policy.flatten(mine[3], len(carried)) if carried else None
+        valid = without_unseen(segment, on_policy(segment), seen, before)
+        found = decisions(segment, valid)
+        at = found.t, found.b
+        advantages, returns = _advantages(policy, segment, mine[:3], valid, gamma, lam, at_once)
+        columns_of = {
+            "executed": found.executed, "advantages": advantages[at], "returns": returns[at],
+            "versions": segment.versions[at],
+            "numbers": found.take(seen[0].reshape(*valid.shape, -1), before),
+            "actions": found.take(segment.actions, carried.actions if carried else None),
+            "log_probs": found.take(segment.log_probs, carried.log_probs if carried else None),
+            **{f"stored/{name}": found.take(array, carried.stored[name] if carried else None)
+               for name, array in segment.stored.items()},
+        }  # fmt: skip
+        for name, array in columns_of.items():
+            columns.setdefault(name, []).append(array)
+        taken.append(found)
+        for name in policy.senses.names:
+            answered[name].append(found.take(mine[0][name], mine[3].get(name)))
         flat += seen
-    arrays = {name: torch.from_numpy(np.concatenate(parts)).to(device) for name, parts in columns.items()}
+    device = policy.network.device
+    arrays = {name: torch.from_numpy(_concatenated(parts)).to(device) for name, parts in columns.items()}
     # A gradient would meet what is not finite even through a mask.
     finite = arrays["actions"].nan_to_num(0.0, 0.0, 0.0)
     arrays["actions"] = torch.where(arrays["executed"][..., None], arrays["actions"], finite)
     stored = {name.removeprefix("stored/"): arrays.pop(name) for name in list(arrays) if name.startswith("stored/")}
-    joined = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in streams.items()}
-    inputs = policy.inputs(joined, len(arrays["returns"]))
-    return Batch(inputs=inputs, stored=stored, **arrays), np.concatenate(flat)
+    count = len(arrays["returns"])
+    inputs = policy.inputs({name: _concatenated(parts) for name, parts in answered.items()}, count)
+    critic_inputs = None
+    if any((found.answered != found.t).any() for found in taken):
+        pairs = list(zip(segments, taken, strict=True))
+        streams = {name: _concatenated([s.observations[name][f.t, f.b] for s, f in pairs]) for name in answered}
+        critic_inputs = policy.inputs(streams, count, rest=policy.network.value_reads_rest)
+    return Batch(inputs=inputs, stored=stored, critic_inputs=critic_inputs, **arrays), np.concatenate(flat)
 
 
 def named(policy: TorchPolicy, segment: Segment) -> tuple[dict[str, NDArray[Any]], ...]:
-    """The streams a policy reads, of the steps, after the last step, and at the ends of episodes.
+    """The streams that a policy reads: of the steps, after the last, at the ends of episodes, and carried ones.
 
     Raises:
         DataError: The segment lacks one.
     """
-    parts = (segment.observations, segment.bootstrap, segment.final)
+    parts = [segment.observations, segment.bootstrap, segment.final]
     for name in policy.senses.names:
         if name not in segment.observations:
             raise DataError(f"it has no stream {name}", f"segment {segment.id}", "record what the policy reads")
-    return tuple({name: part[name] for name in policy.senses.names} for part in parts)
+    found = [{name: part[name] for name in policy.senses.names} for part in parts]
+    carried = segment.carried
+    return *found, {} if carried is None else {name: carried.observations[name] for name in policy.senses.names}
+
+
+def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _advantages(
@@ -176,10 +160,10 @@ def _advantages(
     lam: float,
     at_once: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Advantages and returns [T, B]; only the observations whose value counts are looked at."""
+    """Advantages and returns [T, B]; only of observations whose value counts one is computed."""
     shape, ended = segment.rewards.shape, segment.terminated | segment.truncated
-    counts = segment.k == 0
-    counts[1:] |= ~goes_on(segment.k, ended, valid)[:-1]  # where a chunk was cut short
+    counts = np.ones(shape, bool)
+    counts[1:] = ~goes_on(segment.k, ended, valid)[:-1]  # where a decision begins, or one was cut short
     values = np.zeros(shape, np.float32)
     seen, bootstrap, final = streams
     values[counts] = estimate(policy, {name: array[counts] for name, array in seen.items()}, int(counts.sum()), at_once)

@@ -130,7 +130,10 @@ class PPO(PolicyLearner):
         return {f"learner/{name}": float(value) for name, value in (metrics | counts).items()}
 
     def _judge(self, batch: Batch) -> Judged:
-        return self.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
+        judged = self.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
+        if batch.critic_inputs is not None:
+            judged = replace(judged, values=self.network.value(batch.critic_inputs))
+        return judged
 
     @torch.no_grad()
     def _judge_all(self, batch: Batch) -> Judged:
@@ -215,7 +218,9 @@ class PPO(PolicyLearner):
         """
         cfg = self.config
         if self.updates < cfg.critic_only_updates:
-            return cfg.value * decisions * value_loss(self.network.value(part.inputs), part.returns)
+            return (
+                cfg.value * decisions * value_loss(self.network.value(part.critic_inputs or part.inputs), part.returns)
+            )
         judged = self._judge(part)
         policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip, part.weights)
         loss = policy * (decisions if cfg.granularity == "chunk" else actions)

@@ -1,132 +1,168 @@
-"""The actor: drives envs with a policy client and cuts what happens into segments."""
+"""Collection of training segments: policies drive environments in lockstep."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embodied.client import ChunkCursor, PolicyClient
-from embodied.client.execution import no_prefix
-from embodied.data import Observation, Resets, Rows, Segment
+from embodied.client import PolicyClient
+from embodied.data import ActionChunk, Observation, Resets, Rows, Segment, Source
 from embodied.errors import ConfigError
 from embodied.monitor.timing import Stopwatch
+from embodied.rollout.driver import Decide, Driver
 from embodied.rollout.env import Env
-from embodied.rollout.segment_recorder import SegmentRecorder
-from embodied.spec import CLIENT_STREAMS, PolicySpec
+from embodied.spec import PolicySpec
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Agents driven by one policy.
+
+    Attributes:
+        client: Answers observations with chunks.
+        policy: Spec of the policy behind `client`.
+        agents: Names of the agents; None for the environments' only one.
+    """
+
+    client: PolicyClient
+    policy: PolicySpec
+    agents: Sequence[str] | None = None
 
 
 class Collector:
-    """Collects training segments, in lockstep with its envs.
+    """Collects training segments, in lockstep with environments that reset themselves.
 
     Args:
-        env: The envs, which reset themselves.
-        client: Answers observations with chunks.
-        policy: Spec of the policy behind `client`.
+        env: The environments.
+        assignments: Policies and the agents that each drives; every agent is driven by one.
         steps: T, steps per segment.
         seed: Seed of the sampling noise.
-        attempt: Which start of the run this is; keeps segment ids unique over resumes.
+        attempt: Number of starts of the run before this one; keeps segment ids unique over resumes.
         watch: Gets the seconds of `inference` and `physics`.
-        agent: Which agent of the env the policy drives.
+        origin: Name of this process, unique within the run.
+
+    Raises:
+        ConfigError: An agent is driven by no policy, or by several.
+        SpecMismatch: The environments lack an agent, or have several and none is named.
     """
 
     def __init__(
         self,
         env: Env,
-        client: PolicyClient,
-        policy: PolicySpec,
+        assignments: Sequence[Assignment],
         steps: int,
         seed: int,
         attempt: int,
         watch: Stopwatch,
-        agent: str = "robot",
+        origin: str = "sim-0",
     ) -> None:
-        self.env, self.client, self.policy, self.steps, self.seed = env, client, policy, steps, seed
-        self.attempt, self.watch, self.agent = attempt, watch, agent
+        self.env, self.steps, self.seed, self.attempt = env, steps, seed, attempt
+        self.watch, self.origin = watch, origin
         self.count = 0
-        self._cursor = ChunkCursor(env.num_envs, policy.chunk, policy.execute, policy.agent.action_dim)
-        self._names = [s.name for s in policy.agent.observations if s.name not in CLIENT_STREAMS]
-        self._everyone = np.arange(env.num_envs)
-        self._observation: Observation | None = None
+        self._clients = [each.client for each in assignments]
+        self._drivers = [
+            Driver(env.spec, env.num_envs, each.policy, self._sampled(each), each.agents) for each in assignments
+        ]
+        driven = [agent for driver in self._drivers for agent in driver.agents]
+        for agent in env.spec.agents:
+            if driven.count(agent) != 1:
+                what = f"agent {agent} is driven by {driven.count(agent)} policies"
+                raise ConfigError(what, f"task {env.spec.task}", "assign every agent to one policy")
+        self._observations: dict[str, Observation] | None = None
         self._starts: Resets | None = None
 
-    def collect(self) -> Segment:
-        """Run T steps on every env, tell the server how episodes ended, and return the steps."""
-        if self._observation is None:
-            observations, self._starts = self.env.reset()
-            self._observation = observations[self.agent]
-        env, spec = self.env, self.policy
-        recorder = SegmentRecorder(
-            self.steps, env.num_envs, spec.chunk, spec.agent.action_dim, env.spec.control_size, spec.stored
-        )
-        recorder.start(self._starts)
-        self._cursor.reset(self._everyone)
+    def collect(self) -> list[Segment]:
+        """Run T steps of every environment and report the episodes that ended; the segment of each policy."""
+        if self._observations is None:
+            self._observations, self._starts = self.env.reset()
+        env, drivers = self.env, self._drivers
+        for driver in drivers:
+            driver.begin(self.steps, self._starts)
         for _ in range(self.steps):
-            observation = self._observation
-            due = np.flatnonzero(self._cursor.due(observation.rows))
-            if len(due):
-                asked = observation if len(due) == env.num_envs else observation.take(due)
-                streams = {n: asked.streams[n] for n in self._names} | no_prefix(spec, len(due))
-                with self.watch("inference"):
-                    chunk = self.client.act(
-                        Observation(asked.rows, streams, asked.time),
-                        asked.rows.noise_keys(self.seed),
-                        "sample",
-                    )
-                recorder.decide(due, chunk)
-                self._cursor.accept(due, chunk)
-            actions, k = self._cursor.next()
+            actions: dict[str, NDArray[np.float32]] = {}
+            for driver in drivers:
+                actions |= driver.act(self._observations)
             with self.watch("envs"):
                 before = env.physics_s
-                result = env.step({self.agent: actions})
+                result = env.step(actions)
                 self.watch.add("physics", env.physics_s - before)
-            recorder.step(observation, k, result, self.agent)
-            self._observation = result.agents[self.agent].observation
-        self._starts = recorder.pending_starts()
-        self.count += 1
-        segment = recorder.finish(
-            self._observation,
-            id=f"{self.attempt}-{self.count:06d}",
-            policy=spec.name,
-            agent=self.agent,
-            task=env.spec.task,
-        )
-        if len(segment.final_at):
-            ended = tuple(segment.final_at.T)
-            self.client.outcome(segment.rows.take(ended), segment.outcomes[ended], segment.versions[ended])
-        return segment
+            for driver in drivers:
+                driver.record(result)
+            self._observations = {agent: step.observation for agent, step in result.agents.items()}
+        segments = []
+        for driver, client in zip(drivers, self._clients, strict=True):
+            self.count += 1
+            name = f"{self.origin}/{self.attempt}/{self.count:06d}"
+            segment = driver.finish(self._observations, name, "train", Source.POLICY, self.origin)
+            self._starts = driver.carry(self._observations)
+            if len(segment.final_at):
+                ended = tuple(segment.final_at.T)
+                client.outcome(segment.rows.take(ended), segment.outcomes[ended], segment.versions[ended])
+            segments.append(segment)
+        return segments
 
     def state(self) -> dict[str, Any]:
-        """Where the envs and the actor stand, as named arrays; `load` goes on from there bit for bit."""
+        """State of the environments and of open decisions as named arrays, from which `load` continues bit for bit."""
         state: dict[str, Any] = {"actor/count": np.array(self.count)}
-        if self._observation is not None:
-            state |= {f"env/{name}": value for name, value in self.env.snapshot().items()}
-            state |= {f"rows/{name}": value for name, value in self._observation.rows.arrays().items()}
-            state |= {f"stream/{name}": value for name, value in self._observation.streams.items()}
-            state["time"] = self._observation.time
-            if self._starts is not None:
-                state |= {f"starts/{name}": getattr(self._starts, name) for name in ("ids", "seeds", "state")}
-                state |= {f"drawn/{name}": value for name, value in self._starts.drawn.items()}
+        if self._observations is None:
+            return state
+        state |= {f"env/{name}": value for name, value in self.env.snapshot().items()}
+        for agent, seen in self._observations.items():
+            state |= {f"rows/{agent}/{name}": value for name, value in seen.rows.arrays().items()}
+            state |= {f"stream/{agent}/{name}": value for name, value in seen.streams.items()}
+            state |= {f"times/{agent}/{name}": value for name, value in seen.times.items()}
+            state[f"time/{agent}"] = seen.time
+        if self._starts is not None:
+            state |= {f"starts/{name}": getattr(self._starts, name) for name in ("ids", "seeds", "state")}
+            state |= {f"drawn/{name}": value for name, value in self._starts.drawn.items()}
+        for i, driver in enumerate(self._drivers):
+            state |= {f"driver/{i}/{name}": value for name, value in driver.state().items()}
         return state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave.
+        """Continue from `state`.
 
         Raises:
-            ConfigError: The state is of another number of envs.
+            ConfigError: The state is of another number of environments, or of other agents.
         """
         self.count = int(state["actor/count"])
-        if "time" not in state:
+        if len(state) == 1:
             return
-        if len(state["time"]) != self.env.num_envs:
-            raise ConfigError(
-                f"the checkpoint holds {len(state['time'])} envs, the run has {self.env.num_envs}",
-                "rollout.num_envs",
-                "resume with the number the run was started with",
-            )
 
         def under(prefix: str) -> dict[str, Any]:
             return {k[len(prefix) :]: np.array(v) for k, v in state.items() if k.startswith(prefix)}
 
+        times = under("time/")
+        if times.keys() != set(self.env.spec.agents):
+            what = f"the checkpoint is of agents {', '.join(times) or 'of an older format'}"
+            raise ConfigError(what[:200], "task", "resume with the task and the version the run was started with")
+        if (held := len(next(iter(times.values())))) != self.env.num_envs:
+            raise ConfigError(
+                f"the checkpoint holds {held} environments, the run has {self.env.num_envs}",
+                "rollout.num_envs",
+                "resume with the number the run was started with",
+            )
         self.env.restore(under("env/"))
-        self._observation = Observation(Rows(**under("rows/")), under("stream/"), np.array(state["time"]))
+        self._observations = {
+            agent: Observation(
+                Rows(**under(f"rows/{agent}/")), under(f"stream/{agent}/"), times[agent], under(f"times/{agent}/")
+            )
+            for agent in self.env.spec.agents
+        }
         starts = under("starts/")
         self._starts = Resets(**starts, drawn=under("drawn/")) if starts else None
+        for i, driver in enumerate(self._drivers):
+            driver.load(under(f"driver/{i}/"))
+
+    def _sampled(self, assignment: Assignment) -> Decide:
+        """Decisions of a policy server, sampled with the noise of each row."""
+        names = [stream.name for stream in assignment.policy.agent.observations]
+
+        def decide(seen: Observation) -> ActionChunk:
+            asked = Observation(seen.rows, {name: seen.streams[name] for name in names}, seen.time)
+            with self.watch("inference"):
+                return assignment.client.act(asked, seen.rows.noise_keys(self.seed), "sample")
+
+        return decide

@@ -1,23 +1,21 @@
 """Whole episodes, each of a given seed exactly once: evaluation and demonstrations."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.client import ChunkCursor, Executor, PolicyClient
+from embodied.client import PolicyClient
 from embodied.client.execution import Strategy, no_prefix
-from embodied.data import ActionChunk, Observation, Outcome, Segment, Source
+from embodied.data import ActionChunk, AgentStep, Observation, Outcome, Segment, Source
+from embodied.rollout.driver import Decide, Driver
 from embodied.rollout.env import Env
-from embodied.rollout.segment_recorder import SegmentRecorder
 from embodied.spec import PolicySpec
-
-Decide = Callable[[Observation], ActionChunk]
 
 
 class Counts:
-    """What outcomes come to.
+    """Episode outcome counts.
 
     Attributes:
         outcomes: [N] uint8 of `Outcome`.
@@ -31,13 +29,13 @@ class Counts:
 
     @property
     def counted(self) -> int:
-        """Episodes that say something of the policy: all but infrastructure faults."""
+        """Episodes that tell something of the policy: all but infrastructure faults."""
         return int((self.outcomes != Outcome.INFRASTRUCTURE_FAULT).sum())
 
 
 @dataclass
 class Played(Counts):
-    """N episodes.
+    """Episodes of N rows: the agents of one policy, agent after agent, the environments of each in order.
 
     Attributes:
         segment: All their steps, [T, N]; a row's steps after its end have `rows.step == -1` and belong to no episode.
@@ -63,89 +61,83 @@ def play(
     id: str,
     mode: str,
     source: Source = Source.POLICY,
-    agent: str = "robot",
+    agents: Sequence[str] | None = None,
     strategy: Strategy | None = None,
     record: Collection[str] | None = None,
 ) -> Played:
-    """One episode of each seed on `env`, whose `num_envs` is the number of seeds and which must not auto-reset.
+    """One episode of each seed on `env`, all of whose agents one policy drives.
 
     Args:
-        env: Plays.
+        env: The environments, one per seed, which must not auto-reset.
         decide: Answers observations.
-        seeds: One per env.
-        policy: Spec of what decides.
-        id, mode, source, agent: Of the segment.
-        strategy: How chunks are executed; None for the policy's own `execute`. With one, the segment holds what was
-            executed as chunks of one action without log-probabilities.
-        record: Names of the streams that the segment holds, such as none of the pictures; None for all.
+        seeds: [B], one per environment.
+        policy: Spec of the policy that decides.
+        id, mode, source: Of the segment.
+        agents, strategy, record: As of `Driver`. Evaluation records no pictures, for example.
 
     Raises:
+        SpecMismatch: The environments lack an agent, or have several and none is named.
         ConfigError: The policy cannot do what the strategy needs.
     """
+    driver = Driver(env.spec, env.num_envs, policy, decide, agents, strategy, record)
+    return play_together(env, [driver], seeds, id=id, mode=mode, source=source)[0]
+
+
+def play_together(
+    env: Env, drivers: Sequence[Driver], seeds: ArrayLike, *, id: str, mode: str, source: Source = Source.POLICY
+) -> list[Played]:
+    """One episode of each seed on `env`, whose agents are driven by several policies; what each policy's agents did.
+
+    Args:
+        env, seeds, mode, source: As of `play`.
+        drivers: One per policy; every agent is driven by one.
+        id: Of the segment; the agents' names are appended where there are several.
+    """
     seeds = np.asarray(seeds, np.int64)
-    count = env.num_envs
-    recorder = SegmentRecorder(
-        env.spec.episode_steps, count, policy.chunk, policy.agent.action_dim, env.spec.control_size
-    )
-    executor = Executor(count, policy, strategy) if strategy is not None else None
-    cursor = ChunkCursor(count, policy.chunk, policy.execute, policy.agent.action_dim)
-    outcomes = np.zeros(count, np.uint8)
-    lengths = np.zeros(count, np.int32)
-    returns = np.zeros(count, np.float32)
     observations, starts = env.reset(seeds)
-    observation = observations[agent]
-    recorder.start(starts)
+    runs = [Running(driver.count) for driver in drivers]
+    for driver in drivers:
+        driver.begin(env.spec.episode_steps, starts)
     for _ in range(env.spec.episode_steps):
-        live = outcomes == Outcome.RUNNING
-        if not live.any():
+        actions: dict[str, NDArray[np.float32]] = {}
+        for driver, run in zip(drivers, runs, strict=True):
+            driver.active = run.active
+            actions |= driver.act(observations)
+        result = env.step(actions)
+        for driver, run in zip(drivers, runs, strict=True):
+            run.count(driver.record(result))
+        observations = {agent: step.observation for agent, step in result.agents.items()}
+        if not any((run.outcomes == Outcome.RUNNING).any() for run in runs):
             break
-        if executor is not None:
-            decided = _execute(executor, observation, decide)
-            recorder.decide(np.arange(count), decided)
-            actions, k = decided.actions[:, 0], np.zeros(count, np.int32)
-        else:
-            due = np.flatnonzero(cursor.due(observation.rows))
-            if len(due):
-                chunk = decide(observation if len(due) == count else observation.take(due))
-                recorder.decide(due, chunk)
-                cursor.accept(due, chunk)
-            actions, k = cursor.next()
-        result = env.step({agent: actions})
-        observation.rows.step = np.where(live, observation.rows.step, -1).astype(np.int32)
-        recorder.step(_only(observation, record), k, result, agent)
-        own = result.agents[agent]
-        outcomes[own.ended] = own.outcomes[own.ended]
-        lengths += live
-        returns += np.where(live, own.rewards, 0).astype(np.float32)
-        observation = own.observation
-    segment = recorder.finish(
-        _only(observation, record),
-        id=id,
-        policy=policy.name if source is Source.POLICY else source.name.lower(),
-        agent=agent,
-        task=env.spec.task,
-        mode=mode,
-        source=source,
-    )
-    return Played(segment, seeds, outcomes, lengths, returns)
+    done = []
+    for driver, run in zip(drivers, runs, strict=True):
+        name = id if len(drivers) == 1 else f"{id}-{'+'.join(driver.agents)}"
+        driver.active = run.active
+        segment = driver.finish(observations, name, mode, source)
+        done.append(Played(segment, np.tile(seeds, len(driver.agents)), run.outcomes, run.lengths, run.returns))
+    return done
 
 
-def _only(observation: Observation, names: Collection[str] | None) -> Observation:
-    if names is None:
-        return observation
-    streams = {name: values for name, values in observation.streams.items() if name in names}
-    return Observation(observation.rows, streams, observation.time)
+class Running:
+    """Outcomes, lengths and returns of rows while they play their only episode."""
 
+    def __init__(self, rows: int) -> None:
+        self.outcomes = np.zeros(rows, np.uint8)
+        self.lengths = np.zeros(rows, np.int32)
+        self.returns = np.zeros(rows, np.float32)
 
-def _execute(executor: Executor, observation: Observation, decide: Decide) -> ActionChunk:
-    """One step of all rows, of chunks decided without delay."""
-    rows, time = observation.rows, observation.time
-    due = np.flatnonzero(executor.due(rows, time))
-    if len(due):
-        asked = observation.take(due)
-        asked.streams |= executor.ask(due, rows, time)
-        executor.accept(due, decide(asked), asked.time)
-    return executor.next(rows, time).as_chunk(rows, executor.policy.name)
+    @property
+    def active(self) -> NDArray[np.bool_] | None:
+        """[R] rows whose episode has not ended; None for all."""
+        live = self.outcomes == Outcome.RUNNING
+        return None if live.all() else live
+
+    def count(self, step: AgentStep) -> None:
+        """Count a step of all rows."""
+        live = self.outcomes == Outcome.RUNNING
+        self.outcomes[step.ended] = step.outcomes[step.ended]
+        self.lengths += live
+        self.returns += np.where(live, step.rewards, 0).astype(np.float32)
 
 
 def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDArray[np.int64] | None = None) -> Decide:
@@ -155,8 +147,8 @@ def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDA
         client: Of the server.
         policy: Its spec.
         seed: Of the noise.
-        episodes: [B] seeds of the envs' episodes. Noise is then keyed by them instead of by the env and how many
-            episodes it had, so that it does not depend on which env plays an episode.
+        episodes: [B] seeds of the environments' episodes. Noise is then keyed by them instead of by the environment and
+            its count of episodes, so that it does not depend on the environment that plays an episode.
     """
     names = [stream.name for stream in policy.agent.observations]
 
@@ -175,11 +167,13 @@ def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDA
 
 def by_expert(env: Env, policy: PolicySpec) -> Decide:
     """Decisions of the task's scripted expert, as chunks of one action."""
+    agents, first = list(env.spec.agents), getattr(env, "first", 0)
 
     def decide(seen: Observation) -> ActionChunk:
-        actions = env.expert()[env.spec.only_agent][:, None]
+        found, rows = env.expert(), seen.rows
+        chosen = [found[agents[agent]][index] for agent, index in zip(rows.agent, rows.env - first, strict=True)]
+        actions = np.array(chosen, np.float32).reshape(len(rows), 1, -1)
         none = np.full(actions.shape, np.nan, np.float32)
-        count = len(actions)
-        return ActionChunk(seen.rows, actions, none, none[:, 0, 0], np.zeros(count, np.int64), policy.name)
+        return ActionChunk(rows, actions, none, none[:, 0, 0], np.zeros(len(rows), np.int64), policy.name)
 
     return decide

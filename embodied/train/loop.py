@@ -11,7 +11,7 @@ from embodied.buffer.assembler import EpisodeAssembler
 from embodied.data import Segment
 from embodied.errors import RolloutMismatch
 from embodied.learning.consistency import explain
-from embodied.rollout.collector import Collector
+from embodied.rollout.collector import Assignment, Collector
 from embodied.rollout.play import by_policy
 from embodied.runs.checkpoint import Loaded
 from embodied.train import checkpointing
@@ -21,7 +21,7 @@ from embodied.train.mailbox import Stage, deliver
 from embodied.train.metrics import StepMetrics
 from embodied.train.parts import Parts
 from embodied.train.publisher import Publisher
-from embodied.train.rollout import Rollout
+from embodied.train.rollout import ORIGIN, Rollout
 from embodied.train.scorer import Scorer
 from embodied.train.trainer import Trainer
 from embodied.train.whole_episodes import WholeEpisodes
@@ -52,7 +52,8 @@ class Loop:
     ) -> None:
         self.parts, self._clock, self._idle, self._deliver = parts, clock, idle, deliver
         settings, env, spec, attempt, watch = parts.settings, parts.env, parts.spec, parts.attempt, parts.watch
-        collector = Collector(env, parts.client, spec, settings.rollout.steps, settings.seed, attempt, watch)
+        driven = [Assignment(parts.client, spec)]
+        collector = Collector(env, driven, settings.rollout.steps, settings.seed, attempt, watch, ORIGIN)
         self.rollout = Rollout(collector, attempt)
         self.scorer = Scorer(parts.reward, attempt, watch)
         origins = [] if parts.learner is None else [self.rollout.name]

@@ -32,7 +32,7 @@ class Rollout:
             self._until = max(self._until, credit.until)
         if self.collector.count >= self._until or self.outbox.room < 1:
             return False
-        segment = self.collector.collect()
+        (segment,) = self.collector.collect()
         self.outbox.put(SCORER, Collected(self.name, self.collector.count, segment, self.collector.env.faults))
         return True
 

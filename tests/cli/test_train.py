@@ -67,7 +67,7 @@ def test_an_episode_can_be_traced(root: Path) -> None:
     found = json.loads(traced.stdout)
     assert found["agents"]["robot"]["reward"]["version"] == "reach/dense/1"
     assert found["agents"]["robot"]["log_probs"]["finite_share"] == 1.0
-    assert [u["update"] for u in found["updates"]] == [int(s.split("-")[1]) for s in found["segments"]]
+    assert [u["update"] for u in found["updates"]] == [int(s.split("/")[-1]) for s in found["segments"]]
 
 
 def kill_and_resume(folder: Path, name: str, after_s: float) -> None:

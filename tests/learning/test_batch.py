@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from embodied.data import Segment, Source
 from embodied.errors import DataError
-from embodied.learning.batch import assemble, check_on_policy, executed_and_valid, on_policy
+from embodied.learning.batch import assemble, check_on_policy
+from embodied.learning.decisions import decisions, on_policy
 from policies.torch_policy import TorchPolicy
 from tests.learning.chunks import chunk_policy, draw_segment, follow
 
@@ -66,8 +67,7 @@ def single(chunk: int, steps: int) -> Segment:
 def test_a_takeover_in_mid_chunk_ends_the_decision_where_it_arrived() -> None:
     segment, policy = single(4, 8), chunk_policy(4)
     segment.source[2, 0] = Source.HUMAN
-    executed = executed_and_valid(segment, on_policy(segment))
-    assert executed[0, 0].tolist() == [True, True, False, False]
+    assert decisions(segment, on_policy(segment)).executed[0].tolist() == [True, True, False, False]
     batch, _ = assemble(policy, [segment], 0.9, 0.95)
     values = valued(policy, segment)[0][:, 0]
     rewards = segment.rewards[:, 0]

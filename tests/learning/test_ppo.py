@@ -10,7 +10,8 @@ import torch
 
 from embodied.data import Observation, Segment, Source
 from embodied.errors import ConfigError, CorruptFile, DataError
-from embodied.learning.batch import Batch, assemble, executed_and_valid, on_policy
+from embodied.learning.batch import Batch, assemble
+from embodied.learning.decisions import decisions, on_policy
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.weights.manifest import Version
 from policies.mlp import MLPPolicy
@@ -201,7 +202,8 @@ def test_chunks_of_several_actions_train_what_was_executed(granularity: str, cor
     config = replace(CONFIG, granularity=granularity, correction=correction, per_dimension=True, normaliser_steps=0)
     first, second = (PPO(chunk_policy(3, 2), config) for _ in range(2))
     segment = decide(chunk_policy(3, 2), draw_segment(5, 12, 6, 3, 2), 0)
-    executed = executed_and_valid(segment, on_policy(segment))
+    found, executed = decisions(segment, on_policy(segment)), np.zeros_like(segment.executed)
+    executed[found.answered, found.b] = found.executed
     before = first.tensors()
     metrics = first.update([segment])
     assert metrics["learner/ratio_at_start"] == pytest.approx(1.0, abs=1e-5)

@@ -106,7 +106,7 @@ def test_what_is_planted_is_refused_before_it_is_published(
     line = caught.value.line()
     assert re.search(said, line), line
     assert re.match(
-        r"log-probabilities of rollouts drift by [\d.e+]+ .* allowed are 0.01 \(version 1, segment 0-", line
+        r"log-probabilities of rollouts drift by [\d.e+]+ .* allowed are 0.01 \(version 1, segment sim-0/0/", line
     )
     assert line.endswith(f"`embodied train resume={tmp_path / 'stopped'}`") and "\n" not in line
     run = tmp_path / "stopped"

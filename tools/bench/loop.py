@@ -65,9 +65,10 @@ def main() -> None:
         segments: list[Segment] = []
         collect = run.rollout.collector.collect
 
-        def keep() -> Segment:
-            segments.append(collect())
-            return segments[-1]
+        def keep() -> list[Segment]:
+            collected = collect()
+            segments.extend(collected)
+            return collected
 
         run.rollout.collector.collect = keep  # type: ignore[method-assign]
         run.update()

@@ -47,7 +47,7 @@ class RealTime:
         return newest(kept)
 
 
-def prefix(actions: Floats, k: NDArray[np.int64], delay: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int32]]:
+def prefix(actions: Floats, k: NDArray[np.int32], delay: NDArray[np.int32]) -> tuple[Floats, NDArray[np.int32]]:
     """What will have been executed of each row's chunk when the answer to the present observation can be.
 
     Args:

@@ -119,7 +119,7 @@ def test_rows_do_as_three_lists_would(data: st.DataObject) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(2, 10), st.integers(1, 4), st.lists(st.integers(0, 4), min_size=4, max_size=9)
+    st.integers(0, 2**32), st.integers(2, 10), st.integers(1, 4), st.lists(st.integers(0, 4), min_size=4, max_size=8)
 )
 def test_real_time_chunks_join_without_a_jump(seed: int, chunk: int, execute: int, delays: list[int]) -> None:
     """A policy whose actions move by at most 1 a step from its prefix on gives a sequence that does so everywhere."""
