@@ -26,6 +26,7 @@ RANKS = {
     "embodied.files": 0,
     "embodied.build": 0,
     "embodied.settings": 0,
+    "embodied.supervisor": 0,
     "embodied.wire": 1,
     "embodied.client": 1,
     "embodied.weights": 1,

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from embodied.errors import ConfigError
+from embodied.supervisor import end_with_parent
 from simulators.worker.process import run_worker
 
 DESCRIPTION = """\
@@ -57,6 +58,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    end_with_parent()
     given = parser().parse_args(list(arguments))
     logging.basicConfig(format="sim-worker: %(message)s", level=logging.WARNING)
     run_worker(given.env, given.connect, parse_options(given.option), given.pixels, given.keys, given.idle)

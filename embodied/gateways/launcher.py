@@ -1,22 +1,13 @@
-"""Spawns the gateways of a policy server, starts them again whenever they die, and ends them."""
+"""Supervision of the gateways of a policy server."""
 
-import json
-import logging
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, field
 from typing import Any
 
 from embodied.errors import EmbodiedError, InfrastructureError, UserError
+from embodied.supervisor import Backoff, Child, stop_all
 from embodied.wire.codecs import error_from_body
-
-log = logging.getLogger(__name__)
 
 Announce = Callable[[str], object]
 Main = Callable[[Any, Announce], int | None]
@@ -25,13 +16,7 @@ Main = Callable[[Any, Announce], int | None]
 ASKED_TO_STOP = 100
 """Exit status of a gateway one of whose clients asked, with authority, that the server stop."""
 
-_QUICK_S = 10.0  # a gateway that dies sooner had no life
-_QUICK_DEATHS = 5  # in a row; then its start has failed, though it is tried again
-_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_SAY_S = 60.0  # of one that dies again and again
-_ORPHAN_S = 10.0
-_SAID_BYTES = 2**16
-_SPAWN = multiprocessing.get_context("spawn")
+_SAY_S = 60.0  # between lines about a gateway that dies again and again
 
 
 @dataclass
@@ -39,12 +24,10 @@ class _Gateway:
     main: Main
     options: Any
     name: str
-    process: BaseProcess | None = None
-    pipe: Connection | None = None
+    child: Child | None = None
+    backoff: Backoff = field(default_factory=Backoff)
     started: float = 0.0
     due: float = 0.0
-    quick: int = 0
-    deaths: int = 0
     line: str = ""
     ready: bool = False
     listening: bool = False
@@ -75,7 +58,7 @@ class Gateways:
     def start(self) -> None:
         """Spawn them. Whether they listen shows in `check`."""
         for gateway in self._gateways:
-            self._spawn(gateway)
+            self._start(gateway)
 
     def check(self) -> bool:
         """Start again what died and is due; whether a client asked, with authority, that the server stop.
@@ -86,11 +69,11 @@ class Gateways:
         asked = False
         for gateway in self._gateways:
             self._listen(gateway)
-            process = gateway.process
-            if process is not None and not process.is_alive():
-                asked |= self._bury(gateway, process)
-            if gateway.process is None and not (gateway.ended or self._closed) and self._clock() >= gateway.due:
-                self._spawn(gateway)
+            child = gateway.child
+            if child is not None and not child.alive:
+                asked |= self._bury(gateway, child)
+            if gateway.child is None and not (gateway.ended or self._closed) and self._clock() >= gateway.due:
+                self._start(gateway)
         return asked
 
     def wait_ready(self, timeout_s: float) -> list[str]:
@@ -104,7 +87,7 @@ class Gateways:
         while not all(gateway.ready for gateway in self._gateways):
             self.check()
             silent = [gateway.name for gateway in self._gateways if not gateway.ready]
-            hopeless = any(g.ended or (g.quick >= _QUICK_DEATHS and not g.ready) for g in self._gateways)
+            hopeless = any(g.ended or (g.backoff.spent and not g.ready) for g in self._gateways)
             if silent and (hopeless or time.monotonic() > limit):
                 raise InfrastructureError("a gateway does not listen", ", ".join(silent), "see the server's log")
             time.sleep(0.02)
@@ -121,7 +104,7 @@ class Gateways:
                 "name": gateway.name,
                 "state": (state := _state(gateway)),
                 "line": gateway.line,
-                "deaths": gateway.deaths,
+                "deaths": gateway.backoff.deaths,
                 "error": "" if state == "listening" else gateway.why,
                 "retry_s": round(max(gateway.due - now, 0.0), 1) if state == "died" else 0.0,
             }
@@ -129,57 +112,32 @@ class Gateways:
         ]
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ask them to end, and end them after `timeout_s`."""
+        """End the gateways; those that live after `timeout_s` are killed."""
         self._closed = True
-        alive = [gateway for gateway in self._gateways if gateway.process is not None]
-        for gateway in alive:
-            assert gateway.process is not None
-            gateway.process.terminate()
-        limit = time.monotonic() + timeout_s
-        for gateway in alive:
-            assert gateway.process is not None and gateway.pipe is not None
-            gateway.process.join(max(limit - time.monotonic(), 0.0))
-            if gateway.process.is_alive():
-                log.warning("gateway %s did not end within %g s", gateway.name, timeout_s)
-                gateway.process.kill()
-                gateway.process.join(1.0)
-            gateway.pipe.close()
-            gateway.process = gateway.pipe = None
-            gateway.listening, gateway.ended = False, True
+        stop_all([gateway.child for gateway in self._gateways if gateway.child is not None], timeout_s)
+        for gateway in self._gateways:
+            gateway.child, gateway.listening, gateway.ended = None, False, True
 
-    def _spawn(self, gateway: _Gateway) -> None:
-        ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(
-            target=_child, args=(gateway.main, gateway.options, theirs), name=f"gateway-{gateway.name}", daemon=True
-        )
-        process.start()
-        theirs.close()
-        gateway.process, gateway.pipe, gateway.started, gateway.error = process, ours, self._clock(), None
+    def _start(self, gateway: _Gateway) -> None:
+        gateway.child = Child.calling(f"gateway {gateway.name}", gateway.main, gateway.options)
+        gateway.started, gateway.error = self._clock(), None
 
     def _listen(self, gateway: _Gateway) -> None:
-        """Take in what a gateway has said."""
-        try:
-            while gateway.pipe is not None and gateway.pipe.poll(0):
-                # No pickle: a gateway reads what strangers send.
-                said = json.loads(gateway.pipe.recv_bytes(_SAID_BYTES))
-                if isinstance(said, dict):
-                    gateway.error = error_from_body(said)
-                else:
-                    gateway.line, gateway.ready, gateway.listening = str(said), True, True
-                    self._announce(gateway.line)
-        except (EOFError, OSError):
-            return  # it died; that shows in the process
-        except ValueError:
-            log.warning("gateway %s said something that is no JSON", gateway.name)
+        """Take in the lines and the error that a gateway has sent."""
+        for said in gateway.child.said() if gateway.child is not None else ():
+            if isinstance(said, dict):
+                gateway.error = error_from_body(said)
+            else:
+                gateway.line, gateway.ready, gateway.listening = str(said), True, True
+                self._announce(gateway.line)
 
-    def _bury(self, gateway: _Gateway, process: BaseProcess) -> bool:
-        """Whether a dead gateway ended because a client asked; else it is to start again after a pause."""
+    def _bury(self, gateway: _Gateway, child: Child) -> bool:
+        """Schedule the restart of a dead gateway; whether it ended because a client asked the server to stop."""
         self._listen(gateway)
-        assert gateway.pipe is not None
-        gateway.pipe.close()
-        gateway.process = gateway.pipe = None
-        gateway.listening = False
-        if process.exitcode == ASKED_TO_STOP:
+        status = child.status
+        child.stop()
+        gateway.child, gateway.listening = None, False
+        if status == ASKED_TO_STOP:
             gateway.ended = True
             return True
         if self._closed:
@@ -187,19 +145,15 @@ class Gateways:
         if isinstance(gateway.error, UserError) and not gateway.ready:
             gateway.ended = True
             raise gateway.error
-        now = self._clock()
-        gateway.deaths += 1
-        gateway.quick = gateway.quick + 1 if now - gateway.started < _QUICK_S else 0
-        gateway.why = gateway.error.line() if gateway.error is not None else f"exit status {process.exitcode}"
-        often = gateway.quick >= _QUICK_DEATHS
-        doublings = min(max(gateway.quick - 1, 0), 16)
-        pause = _LONGEST_PAUSE_S if often else min(_PAUSE_S * 2**doublings, _LONGEST_PAUSE_S)
+        now, backoff = self._clock(), gateway.backoff
+        pause = backoff.died(now - gateway.started)
+        gateway.why = gateway.error.line() if gateway.error is not None else f"exit status {status}"
         gateway.due = now + pause
-        if not often:
+        if not backoff.spent:
             self._announce(f"gateway {gateway.name} died and starts again in {pause:g} s: {gateway.why}")
         elif now - gateway.said >= _SAY_S:
             gateway.said = now
-            times = f"{gateway.quick} times in a row"
+            times = f"{backoff.quick} times in a row"
             self._announce(f"gateway {gateway.name} died {times} and is tried every {pause:g} s: {gateway.why}")
         return False
 
@@ -207,32 +161,6 @@ class Gateways:
 def _state(gateway: _Gateway) -> str:
     if gateway.ended:
         return "ended"
-    if gateway.process is None:
-        return "died" if gateway.deaths else "starting"
+    if gateway.child is None:
+        return "died" if gateway.backoff.deaths else "starting"
     return "listening" if gateway.listening else "starting"
-
-
-def _child(main: Main, options: Any, pipe: Connection) -> None:
-    """Runs a gateway; says to its parent what it has to say, and ends when the parent does."""
-    threading.Thread(target=_end_with_parent, args=(pipe,), name="parent", daemon=True).start()
-    try:
-        status = main(options, lambda line: _say(pipe, line))
-    except EmbodiedError as error:
-        _say(pipe, error.to_dict())
-        status = error.exit_status
-    except KeyboardInterrupt:
-        status = 0
-    raise SystemExit(status or 0)
-
-
-def _say(pipe: Connection, said: object) -> None:
-    pipe.send_bytes(json.dumps(said).encode()[:_SAID_BYTES])
-
-
-def _end_with_parent(pipe: Connection) -> None:
-    try:
-        pipe.recv_bytes(_SAID_BYTES)  # nothing is ever sent; it ends when the parent's half is closed
-    except (EOFError, OSError):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_ORPHAN_S)
-        os._exit(1)

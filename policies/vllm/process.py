@@ -1,21 +1,19 @@
-"""A worker as its parent sees it: started, asked one thing at a time, noticed when it dies, ended."""
+"""A worker process: started, asked one thing at a time, ended; its death is an error that tells the cause."""
 
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import zmq
 from numpy.typing import NDArray
 
 from embodied.errors import DataError, DeadlineExceeded, InfrastructureError, MessageError
+from embodied.supervisor import Child
 from embodied.wire import frames
 from embodied.wire.codecs import error_from_body
 from embodied.wire.limits import Limits
@@ -26,8 +24,6 @@ AGAIN = "ask again: it is started anew"
 
 _LOOK_MS = 100
 _GRACE_S = 2.0
-_LOG_TAIL = 4096
-_LINE = 300
 
 
 class WorkerProcess:
@@ -36,7 +32,7 @@ class WorkerProcess:
 
     Args:
         name: Of the worker, in the words of an error.
-        command: Resets it; `--connect` with an address and `--parent` with this process's id follow.
+        command: Resets it; `--connect` with an address follows.
         limits: What is sent.
         answers: What is taken.
         start_s: Longest wait until it says `status`, seconds.
@@ -48,7 +44,6 @@ class WorkerProcess:
 
     def __init__(self, name: str, command: Sequence[str], limits: Limits, answers: Limits, start_s: float) -> None:
         self._name, self._limits, self._answers, self._id = name, limits, answers, 0
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         folder = Path(tempfile.mkdtemp(prefix="embodied-worker-"))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         sock = self._socket = context.socket(zmq.PAIR)
@@ -57,15 +52,14 @@ class WorkerProcess:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             sock.bind(address)
-            self._process = subprocess.Popen(
-                [*command, "--connect", address, "--parent", str(os.getpid())],
-                stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            )  # fmt: skip
-        except (OSError, zmq.ZMQError) as error:
+            environment = {"PYTHONPATH": os.pathsep.join(paths)}
+            self._child = Child(name, [*command, "--connect", address], environment=environment)
+        except (InfrastructureError, zmq.ZMQError) as error:
             _end(None, sock, context, folder)
+            if isinstance(error, InfrastructureError):
+                raise
             raise InfrastructureError(f"the {name} cannot be started: {error}", command[0]) from None
-        self._end = weakref.finalize(self, _end, self._process, sock, context, folder)
+        self._end = weakref.finalize(self, _end, self._child, sock, context, folder)
         try:
             greeting = self._receive(time.monotonic() + start_s, start_s, "starting")
             if greeting.kind != "status":
@@ -78,15 +72,15 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def where(self) -> str:
-        return f"{self._name}, process {self._process.pid}"
+        return f"{self._name}, process {self._child.pid}"
 
     @property
     def alive(self) -> bool:
-        return self._end.alive and self._process.poll() is None
+        return self._end.alive and self._child.alive
 
     def ask(self, kind: str, body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], timeout_s: float) -> Message:
         """Send, and wait for the answer.
@@ -123,7 +117,7 @@ class WorkerProcess:
 
     def _wait(self, event: int, limit: float, timeout_s: float, doing: str) -> None:
         while True:
-            ended = self._process.poll() is not None  # looked at first: what it said before its end is still taken
+            ended = not self._child.alive  # looked at first: what it said before its end is still taken
             if self._socket.poll(0 if ended else _LOOK_MS, event):
                 return
             if ended:
@@ -133,36 +127,19 @@ class WorkerProcess:
                 raise DeadlineExceeded(what, f"process {self.pid}", "give it longer, or look what keeps it")
 
     def _died(self, doing: str) -> InfrastructureError:
-        status = self._process.returncode
-        how = f"of {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
-        last = f": {words}" if status > 0 and (words := _last_line(self._log)) else ""
-        return InfrastructureError(f"the {self._name} died {how} while {doing}{last}", f"process {self.pid}", AGAIN)
-
-
-def _last_line(log: IO[bytes]) -> str:
-    try:
-        size = os.fstat(log.fileno()).st_size
-        words = os.pread(log.fileno(), _LOG_TAIL, max(size - _LOG_TAIL, 0)).decode(errors="replace")
-    except (OSError, ValueError):
-        return ""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1][:_LINE] if lines else ""
+        words = self._child.last_line() if (self._child.status or 0) > 0 else ""
+        what = f"the {self._name} died {self._child.died()} while {doing}{f': {words}' if words else ''}"
+        return InfrastructureError(what, f"process {self.pid}", AGAIN)
 
 
 def _end(
-    process: "subprocess.Popen[bytes] | None",
+    child: Child | None,
     sock: "zmq.Socket[bytes]",
     context: "zmq.Context[zmq.Socket[bytes]]",
     folder: Path,
 ) -> None:
-    if process is not None and process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel may hold it
-                process.wait(_GRACE_S)
+    if child is not None:
+        child.stop(_GRACE_S)
     sock.close(0)
     context.term()
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
 """vLLM around one decoder, in a process of its own, since importing vLLM changes its process for good.
 
-    .venvs/vllm/bin/python -m policies.vllm.worker --connect ipc:///folder/socket --parent PID
+    .venvs/vllm/bin/python -m policies.vllm.worker --connect ipc:///folder/socket
 
 What it is asked for is in `policies.vllm.protocol`; it ends with its parent.
 """
@@ -9,8 +9,6 @@ import argparse
 import json
 import os
 import tempfile
-import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +19,12 @@ import zmq
 from numpy.typing import NDArray
 
 from embodied.errors import DataError, EmbodiedError, InfrastructureError, UserError, WeightsRefused
+from embodied.supervisor import end_with_parent
 from embodied.wire import frames
 from embodied.wire.codecs import take_array
 from embodied.wire.message import Message, decode, encode
 from policies.vllm.protocol import ANSWERS, LIMITS
 
-_LOOK_S = 0.5
 _SEND_MS = 30_000
 _FIRST_WORD_MS = 30_000
 _WHERE = "vLLM worker"
@@ -198,7 +196,7 @@ class Worker:
         self._socket.rcvtimeo = _FIRST_WORD_MS
         while True:
             asked = decode([frame.bytes for frame in frames.receive(self._socket, 0)], LIMITS)
-            self._socket.rcvtimeo = -1  # `_end_with` sees to it that nobody waits for a parent that is gone
+            self._socket.rcvtimeo = -1  # `end_with_parent` ends the wait for a parent that is gone
             if asked.kind == "bye":
                 return
             try:
@@ -231,19 +229,11 @@ class Worker:
         raise DataError(f"nothing answers {asked.kind} here", _WHERE, "ask for hello, push, act or bye")
 
 
-def _end_with(parent: int) -> None:
-    """End this process as soon as `parent` is no longer its parent."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
-
-
 def main(arguments: Sequence[str] | None = None, decoder: type[Decoder] = Decoder) -> int:
     parser = argparse.ArgumentParser(description="vLLM for one policy; started by the policy's process")
     parser.add_argument("--connect", required=True, help="address where the policy's process listens")
-    parser.add_argument("--parent", required=True, type=int, help="its process id: the worker ends with it")
     given = parser.parse_args(arguments)
-    threading.Thread(target=_end_with, args=(given.parent,), name="parent", daemon=True).start()
+    end_with_parent()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sock = context.socket(zmq.PAIR)
     sock.linger, sock.sndtimeo, sock.maxmsgsize = 0, _SEND_MS, LIMITS.frame_bytes

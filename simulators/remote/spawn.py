@@ -1,21 +1,18 @@
-"""Workers that a env starts itself, and ends."""
+"""Workers that an environment starts and ends."""
 
 import json
 import logging
-import subprocess
-import tempfile
+import time
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from embodied.errors import ConfigError, InfrastructureError
+from embodied.supervisor import Backoff, Child, stop_all
 
 log = logging.getLogger(__name__)
 
-_IDLE_S = 30  # after which a worker ends whose env was killed
-_END_S = 5.0
-_TAIL = 4000
+_IDLE_S = 30  # after which a worker ends whose environment was killed
 
 
 class Spawner:
@@ -41,68 +38,49 @@ class Spawner:
         self._command = [str(Path(python).absolute()), "-m", "embodied.cli.main", "sim-worker", "--env", env]
         self._command += [word for option in words for word in ("--option", option)]
         self._command += ["--pixels", str(pixels), "--idle", str(_IDLE_S)] + (["--keys", str(keys)] if keys else [])
-        self._running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._running: list[Child] = []
+        self._backoff = Backoff(first_s=0.0, longest_s=10.0)
+        self._due = 0.0
         self.address = ""
 
     def start(self, address: str) -> None:
         """Start the workers; they call `address`."""
         self.address = address
         while len(self._running) < self._count:
-            errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-            process = subprocess.Popen(
-                [*self._command, "--connect", address],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
-            self._running.append((process, errors))
+            self._running.append(Child("sim-worker", [*self._command, "--connect", address]))
+        self._started = time.monotonic()
 
     def tend(self, heard: Collection[int]) -> None:
-        """Replace workers that ended, of those whose process ids are in `heard`.
+        """Replace workers that ended, of those whose process ids are in `heard`; after several quick deaths in a row
+        with a pause.
 
         Raises:
-            ConfigError: One ended before it was heard, with a mistake of the user's: its own words.
-            InfrastructureError: One ended so for another reason.
+            ConfigError: A worker ended before it was heard, by a mistake of the user's; gives its last line.
+            InfrastructureError: A worker ended so for another reason.
         """
-        for process, errors in list(self._running):
-            if process.poll() is None:
+        now = time.monotonic()
+        for child in list(self._running):
+            if child.alive:
                 continue
-            self._running.remove((process, errors))
-            said = _last_line(errors)
-            if process.pid not in heard:
-                kind = ConfigError if process.returncode == 2 else InfrastructureError
-                what = f"the worker ended with status {process.returncode}: {said or 'it said nothing'}"
+            self._running.remove(child)
+            status, said = child.status, child.last_line().removeprefix("embodied: ")
+            child.stop()
+            if child.pid not in heard:
+                kind = ConfigError if status == 2 else InfrastructureError
+                what = f"the worker ended with status {status}: {said or 'it said nothing'}"
                 raise kind(what, " ".join(self._command[:4]), "see that it runs by hand")
-            log.warning("worker %d ended with status %d and is replaced", process.pid, process.returncode)
-        self.start(self.address)
+            self._due = now + self._backoff.died(now - self._started)
+            log.warning("worker %d ended with status %d and is replaced", child.pid, status)
+        if len(self._running) < self._count and now >= self._due:
+            self.start(self.address)
 
     def kill(self, pid: int) -> None:
-        """Kill one of them that hangs."""
-        for process, _ in self._running:
-            if process.pid == pid:
-                process.kill()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
+        """Kill one of the workers, which hangs."""
+        for child in self._running:
+            if child.pid == pid:
+                child.kill()
 
     def close(self) -> None:
-        """End them: politely, then not."""
-        for process, _ in self._running:
-            process.terminate()
-        for process, errors in self._running:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(_END_S)
-            errors.close()
+        """End the workers: SIGTERM, then SIGKILL."""
+        stop_all(self._running)
         self._running = []
-
-
-def _last_line(errors: IO[bytes]) -> str:
-    """The last line that a process wrote, or nothing."""
-    with errors:
-        size = errors.seek(0, 2)
-        errors.seek(max(size - _TAIL, 0))
-        lines = errors.read(_TAIL).decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].removeprefix("embodied: ") if lines else ""
