@@ -285,12 +285,9 @@ def _refusal(error: ValidationError, hint: Any, where: str, value: Any) -> Confi
             return ConfigError(f"{part} is missing", place, f"give {described(inner[str(part)])}")
         hint, value, where = inner[str(part)], value[part], place
     kind, fix = _bare(hint)[0], f"give {described(hint)}"
-    if (
-        isinstance(value, str)
-        and get_origin(kind) is Literal
-        and (close := nearest(value, get_args(kind))).startswith("did")
-    ):
-        fix = f"{close} {fix}"
+    if isinstance(value, str) and get_origin(kind) is Literal:
+        close = nearest(value, get_args(kind))
+        fix = f"{close} {fix}" if close.startswith("did") else fix
     return ConfigError(f"{where.rpartition('.')[2]} cannot be {shown(value)}", where, fix)
 
 

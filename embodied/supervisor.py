@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from embodied.errors import EmbodiedError, InfrastructureError
@@ -111,7 +112,7 @@ class Child:
     def calling(cls, name: str, main: Main, options: Any) -> "Child":
         """A child that calls `main(options, say)`, which are pickled, in a fresh interpreter of this environment."""
         command = [sys.executable, "-c", "from embodied.supervisor import serve_call; serve_call()"]
-        path = {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+        path = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
         return cls(name, command, pickle.dumps((main, options)), path, logged=False)
 
     @property

@@ -212,7 +212,7 @@ def test_spawned_workers_come_and_go_with_their_environments(monkeypatch: pytest
     monkeypatch.setenv("PYTHONPATH", PATH)
     with env(4, None, spawn=sys.executable, num_workers=2) as made:
         OneAgentEnv(made).reset()
-        started = [process.pid for process, _ in made._pool.spawner._running]  # type: ignore[union-attr]
+        started = [child.pid for child in made._pool.spawner._running]  # type: ignore[union-attr]
         assert len(started) == 2 and not roll(made, 3)[-1].outcomes.any()
         socket = Path(made._pool.address.removeprefix("ipc://"))
         assert socket.exists()
