@@ -18,7 +18,7 @@ from embodied import noise
 from embodied.errors import WeightsRefused
 from embodied.settings import AtLeastOne, Count, Share, configured, settings
 from embodied.spec import AgentSpec
-from embodied.weights.sidecar import check_beside
+from embodied.weights.sidecar import check_sidecar
 from embodied.weights.tensors import read_tensors
 from policies import bins as binned
 from policies.encoders import Critic, module_key, seeded_
@@ -248,7 +248,7 @@ class TokenPolicy(VLAPolicy):
         fix = "give the model.safetensors of this policy without lora"
         size = sum(tensor.nbytes for tensor in self._state().values())
         try:
-            check_beside(base, self.spec.to_dict(), fix)
+            check_sidecar(base, self.spec.to_dict(), fix)
             self.load(read_tensors(base, size, fix))
         except WeightsRefused as error:
             raise WeightsRefused(error.what, str(base), fix) from None

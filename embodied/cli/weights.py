@@ -14,7 +14,7 @@ from rich.table import Table
 from embodied.cli.weights_places import OnDisk, OnServer, Place, State
 from embodied.errors import ConfigError, MessageError, UserError, WeightsRefused, nearest
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 from embodied.weights.registry import Entry
 
 HELP = """\
@@ -140,8 +140,8 @@ def _move(place: Place, asked: Asked) -> State:
 
 
 def _said(place: Place, asked: Asked, before: State, state: State) -> str:
-    policy, wanted, was = state["policy"], state["wanted"], before[place.verb]
-    served = f"{policy}: version {wanted} is {place.verb}" + (f" instead of {was}" if was not in ("", wanted) else "")
+    policy, active, was = state["policy"], state["active"], before[place.verb]
+    served = f"{policy}: version {active} is {place.verb}" + (f" instead of {was}" if was not in ("", active) else "")
     resume = f"`embodied weights resume {place.words}`"
     match asked.action:
         case "pin":
@@ -198,11 +198,11 @@ def _show_entries(entries: Sequence[Entry], as_json: bool) -> None:
 
 
 def _show_state(place: Place, state: State) -> None:
-    held = Held.from_dict(state["held"]) if state["held"] else None
+    held = Hold.from_dict(state["held"]) if state["held"] else None
     restores = "; the learner is to restore its checkpoint" if held and held.restore else ""
     lines = {
         "policy": state["policy"],
-        "wanted": (state["wanted"] or "none yet") + _older(state),
+        "active": (state["active"] or "none yet") + _older(state),
         "pinned": state["pinned"] or "no",
         "held": f"{held}{restores}; `embodied weights resume {place.words}` goes on" if held else "no",
         **{name: state[name] for name in ("served", "newest", "kept", "trouble") if state.get(name)},
@@ -217,9 +217,9 @@ def _show_state(place: Place, state: State) -> None:
 
 
 def _older(state: State) -> str:
-    """Why what is wanted is not the newest, where no pin says it."""
+    """Why what is active is not the newest, where no pin says it."""
     newest = state.get("newest")
-    if state["pinned"] or not state["wanted"] or not newest or state["wanted"] == newest:
+    if state["pinned"] or not state["active"] or not newest or state["active"] == newest:
         return ""
     return f" ({'older, as upstream wants' if state.get('upstream') else 'rolled back'}; newest is {newest})"
 
@@ -227,10 +227,10 @@ def _older(state: State) -> str:
 def _upstream(told: dict[str, Any]) -> str:
     """What an edge's status says of its link."""
     words = [f"{told.get('address', '?')} {told.get('state', '?')}"]
-    if told.get("state") == "cut" or not told.get("wanted"):
+    if told.get("state") == "cut" or not told.get("active"):
         words.append(f"silent for {told.get('silent_s', '?')} s")
-    if told.get("wanted"):
-        words.append(f"wants {told['wanted']}")
+    if told.get("active"):
+        words.append(f"wants {told['active']}")
     pulling = told.get("pulling")
     if isinstance(pulling, dict):
         done, size, rate = (float(pulling.get(name, 0)) for name in ("bytes", "of", "mbit_s"))

@@ -16,7 +16,7 @@ from embodied.weights.registry import Entry, Registry
 from embodied.wire.endpoint import Requester
 
 State = dict[str, Any]
-"""`policy`, `wanted`, `pinned` (labels, empty for none), `held` (null or a hold's fields), and what the place knows."""
+"""`policy`, `active`, `pinned` (labels, empty for none), `held` (null or a hold's fields), and what the place knows."""
 
 _LINES = 10
 _SWITCH_S = 5.0
@@ -64,7 +64,7 @@ class OnDisk:
     policy: str
     words: str
     run: Path | None = None
-    verb = "wanted"
+    verb = "active"
 
     @classmethod
     def of(cls, run: str, runs: str, weights: str, policy: str) -> Self:
@@ -94,13 +94,13 @@ class OnDisk:
 
     def state(self) -> State:
         registry, pointers = self.registry, self.registry.pointers(self.policy)
-        versions, wanted = registry.versions(self.policy), registry.wanted(self.policy)
+        versions, active = registry.versions(self.policy), registry.active(self.policy)
         lines = [
             line for line in registry.audit() if line.get("policy") == self.policy and line.get("event") != "prune"
         ]
         return {
             "policy": self.policy,
-            "wanted": wanted.label if wanted else "",
+            "active": active.label if active else "",
             "pinned": pointers.pinned.label if pointers.pinned else "",
             "held": vars(pointers.held) if pointers.held else None,
             "newest": versions[-1].label if versions else "",
@@ -148,7 +148,7 @@ class OnDisk:
 
 
 class OnServer:
-    """One policy of a policy server, and the registry behind it. A move returns once the server serves what is wanted.
+    """One policy of a policy server, and the registry behind it. A move returns once the server serves what is active.
 
     Args:
         address, keys: As for `Requester`.
@@ -185,34 +185,34 @@ class OnServer:
         if not {"policy", "number", "hash"} <= told.keys():
             raise MessageError("a status without policy, number and hash", self.words, "run the same version")
         served = f"{told['number']}-{told['hash']}" if told["hash"] else "its initial weights"
-        return {"wanted": "", "pinned": "", "held": None, "trouble": "", **told, "served": served}
+        return {"active": "", "pinned": "", "held": None, "trouble": "", **told, "served": served}
 
     def restorable(self) -> int | None:
         return None
 
     def pin(self, version: int | str, by: str) -> State:
-        return self._point("pinned", version, by)
+        return self._set_active("pinned", version, by)
 
     def unpin(self, by: str) -> State:
-        return self._point("pinned", None, by)
+        return self._set_active("pinned", None, by)
 
     def rollback(self, version: int | str | None, by: str, note: str) -> State:
-        return self._point("serving", version, by, note)
+        return self._set_active("serving", version, by, note)
 
     def resume(self, restore: bool, by: str) -> State:
-        return self._point("held", None, by)
+        return self._set_active("held", None, by)
 
     def close(self) -> None:
         self._asker.close()
 
-    def _point(self, slot: str, version: int | str | None, by: str, note: str = "") -> State:
-        body = {"slot": slot, "version": version, "note": note, "by": by}
+    def _set_active(self, pointer: str, version: int | str | None, by: str, note: str = "") -> State:
+        body = {"pointer": pointer, "version": version, "note": note, "by": by}
         before = self.state()["trouble"]
         self._asker.request("set_active", policy=self._policy, body=body)
         end = time.monotonic() + self._switch_s
         while True:
             state = self.state()
-            if state["wanted"] in ("", state["served"]):
+            if state["active"] in ("", state["served"]):
                 return state
             trouble = state["trouble"]
             if time.monotonic() >= end or (trouble and trouble != before):

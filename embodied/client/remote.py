@@ -138,11 +138,11 @@ class RemoteClient:
             timeout_s=self._requester.timeout_s + manifest.nbytes / _PUSHED_PER_S,
         )
 
-    def set_active(self, slot: str, version: str | int | None = None, note: str = "") -> dict[str, Any]:
+    def set_active(self, pointer: str, version: str | int | None = None, note: str = "") -> dict[str, Any]:
         """Move a pointer of the registry behind the server: roll back, pin, unpin, go on.
 
         Args:
-            slot: `serving` (roll back to `version`, None for the last good one), `pinned` (None unpins) or `held`
+            pointer: `serving` (roll back to `version`, None for the last good one), `pinned` (None unpins) or `held`
                 (None goes on).
             version: Label or number.
             note: Why, for the record.
@@ -150,7 +150,7 @@ class RemoteClient:
         Returns:
             `wanted`, `held` and `pinned` as they are then.
         """
-        body = {"slot": slot, "version": version, "note": note}
+        body = {"pointer": pointer, "version": version, "note": note}
         return self._requester.request("set_active", policy=self.served_as, body=body).body
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:

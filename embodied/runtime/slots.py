@@ -80,11 +80,11 @@ def serve_active(host: VersionedPolicy, registry: Registry) -> bool:
     """
     name, damage = host.spec.name, list[DataError]()
     try:
-        wanted = [version for version in (registry.wanted(name),) if version is not None]
+        active = [version for version in (registry.active(name),) if version is not None]
     except CorruptFile as error:
-        damage, wanted = [error], []
+        damage, active = [error], []
     versions = registry.versions(name)
-    for version in dict.fromkeys([*wanted, *reversed(versions)]):
+    for version in dict.fromkeys([*active, *reversed(versions)]):
         try:
             host.switch(*registry.read(name, version.label), back=True)
         except DataError as error:

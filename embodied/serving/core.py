@@ -262,7 +262,7 @@ class ServerCore:
             case "reset":
                 self._outbox.say(peer, "ack", message.id, {"forgotten": service.forget(session, peer)})
             case "status":
-                record = getattr(service.desk.offer, "record_edge", None)
+                record = getattr(service.desk.versions, "record_edge", None)
                 if record is not None and "follow" in message.body:
                     record(session.label, message.body)
                 self._outbox.say(peer, "status", message.id, service.status(len(self._sessions)))

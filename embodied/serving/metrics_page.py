@@ -122,11 +122,11 @@ def _gauges(policies: Mapping[str, Any]) -> Iterator[Any]:
 def _versions(policies: Mapping[str, Any]) -> Iterator[Any]:
     from prometheus_client.core import InfoMetricFamily
 
-    family = InfoMetricFamily("embodied_policy", "Labels of the version served and the one wanted.", labels=["policy"])
+    family = InfoMetricFamily("embodied_policy", "Labels of the version served and the one active.", labels=["policy"])
     for policy, state in policies.items():
         known = _mapping(state)
         served = f"{known.get('number', '')}-{known.get('hash', '')}"
-        family.add_metric([policy], {"serving": _text(served), "wanted": _text(known.get("wanted") or "")})
+        family.add_metric([policy], {"serving": _text(served), "active": _text(known.get("active") or "")})
     yield family
 
 

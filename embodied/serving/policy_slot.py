@@ -43,8 +43,8 @@ class PolicySlot:
         host: Decides, and holds the version served.
         loader: Switches it.
         receiver: Takes `offer` and `range`, pushed versions. None where weights come from elsewhere only.
-        offer: Answers `fetch`, an edge's request for a version or a range of it.
-        follower: Follows a registry and answers `set_active`, which moves its pointers. None where the server keeps
+        versions: Answers `fetch`, an edge's request for a version or a range of it.
+        watcher: Follows a registry and answers `set_active`, which moves its pointers. None where the server keeps
             no versions.
         build: `policy` config group that the policy was made from, in plain values; an edge makes the same policy.
     """
@@ -52,8 +52,8 @@ class PolicySlot:
     host: VersionedPolicy
     loader: Loader
     receiver: Receiver | None
-    offer: Part | None = None
-    follower: Part | None = None
+    versions: Part | None = None
+    watcher: Part | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class PolicySlot:
     def handle(self, message: Message, answer: Answer) -> None:
         """Take a message about weights: `offer`, `range`, `fetch`, `set_active` or `probe`; raises its refusal."""
         parts = {
-            "offer": self.receiver, "range": self.receiver, "fetch": self.offer, "set_active": self.follower,
+            "offer": self.receiver, "range": self.receiver, "fetch": self.versions, "set_active": self.watcher,
             "probe": self._prober,
         }  # fmt: skip
         if message.kind not in parts:
@@ -98,4 +98,4 @@ class PolicySlot:
         self.loader.close(timeout_s)
 
     def _parts(self) -> list[Part]:
-        return [part for part in (self.receiver, self.offer, self.follower, self._prober) if part is not None]
+        return [part for part in (self.receiver, self.versions, self.watcher, self._prober) if part is not None]

@@ -25,7 +25,7 @@ from embodied.train.rollout import ORIGIN, Rollout
 from embodied.train.scorer import Scorer
 from embodied.train.trainer import Trainer
 from embodied.train.whole_episodes import WholeEpisodes
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 
 IDLE_S = 0.05
 
@@ -130,7 +130,7 @@ class Loop:
         last = self.metrics.step
         self.settle(lambda: self.finished or (self.metrics.step > last and self.at_rest))
 
-    def publish(self, restored: Held | None = None, parent: int | None = None) -> None:
+    def publish(self, restored: Hold | None = None, parent: int | None = None) -> None:
         """Have the present weights served; see `messages.Update`."""
         self.trainer.present(restored, parent)
         self.settle(lambda: self.trainer.served)
@@ -155,7 +155,7 @@ class Loop:
         self._saved = self.metrics.step
         self.parts.watch.lap()
 
-    def restore(self, saved: Loaded, held: Held | None = None) -> None:
+    def restore(self, saved: Loaded, held: Hold | None = None) -> None:
         """Continue from a checkpoint of this run, and publish its weights under a number never used before.
 
         Args:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embodied.data import Episode, Segment
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 
 SCORER, TRAINER, PUBLISHER, KEEPER, EVALUATOR, METRICS = (
     "scorer", "trainer", "publisher", "keeper", "evaluator", "metrics",
@@ -57,7 +57,7 @@ class Update:
     tensors: dict[str, NDArray[Any]]
     segments: tuple[str, ...] = ()
     fresh: bool = True
-    restored: Held | None = None
+    restored: Hold | None = None
     parent: int | None = None
 
 

@@ -167,10 +167,10 @@ class Publisher:
                     name, pending.number, update.tensors, spec, parent, update.restored
                 )
             except WeightsHeld as error:
-                wanted = self._registry.wanted(name)
-                if wanted is not None and wanted != pending.rolled_back:
-                    self._serve(wanted)
-                    pending.rolled_back = wanted
+                active = self._registry.active(name)
+                if active is not None and active != pending.rolled_back:
+                    self._serve(active)
+                    pending.rolled_back = active
                 self._wait(pending, error, now)
                 return False
             self._end_wait(pending, now)

@@ -14,7 +14,7 @@ from embodied.train.mailbox import Inbox, Outbox
 from embodied.train.messages import METRICS, PUBLISHER, TRAINER, Collected, Credit, Learned, Published, Update
 from embodied.train.metrics import ended, rollout_metrics, successes
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 
 Explain = Callable[[RolloutMismatch, Segment, int], RolloutMismatch]
 
@@ -68,7 +68,7 @@ class Trainer:
         """Whether the server answers with the weights of the last update."""
         return self.version is not None and not self._unserved
 
-    def present(self, restored: Held | None = None, parent: int | None = None) -> None:
+    def present(self, restored: Hold | None = None, parent: int | None = None) -> None:
         """Have the present weights published, as a run does that starts or resumes; see `Update`."""
         self._send(Update(self.step, self.env_steps, self.learner.tensors(), (), False, restored, parent))
 

@@ -186,7 +186,7 @@ class PartialDownload(Download):
                     yield found
 
 
-def sweep(folder: Path, keep: str = "") -> None:
+def remove_stale(folder: Path, keep: str = "") -> None:
     """Remove the files of versions in `folder` whose label is not `keep`."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.suffix in (PART, JOURNAL) and path.stem != keep:

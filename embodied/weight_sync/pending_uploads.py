@@ -148,7 +148,7 @@ class PendingUploads:
             self._spare.clear()
             self._block = None
 
-    def active(self) -> list[Upload]:
+    def fetching(self) -> list[Upload]:
         """Uploads whose ranges are being fetched."""
         return [upload for upload in self._uploads.values() if upload.in_flight]
 

@@ -36,7 +36,7 @@ class Store(Protocol):
 
     def has(self, policy: str, version: Version) -> bool: ...
 
-    def wanted(self, policy: str) -> Version | None: ...
+    def active(self, policy: str) -> Version | None: ...
 
     def held(self, policy: str) -> object | None: ...
 
@@ -82,7 +82,7 @@ class PushReceiver:
     Args:
         host: Decides, and says what may be switched to.
         loader: Verifies, loads and switches.
-        store: Keeps every version before it is switched to, and says which one is wanted.
+        store: Keeps every version before it is switched to, and says which one is active.
         trusted: Refuses what no trusted key signed, before anything is allocated.
         range_bytes: Length of a range.
         clock: Seconds, monotonic.
@@ -124,7 +124,7 @@ class PushReceiver:
     def tick(self) -> None:
         """Ask again for ranges that do not come, and drop uploads that have been silent for too long."""
         self._uploads.tick()
-        for upload in self._uploads.active():
+        for upload in self._uploads.fetching():
             if self._clock() - max(upload.heard, upload.asked) >= RETRY_S:
                 upload.retry_all()
                 self._advance(upload)
@@ -165,7 +165,7 @@ class PushReceiver:
         if manifest.version in store.versions(policy):
             if not store.has(policy, manifest.version):  # it is damaged: what is pushed replaces it
                 return False
-            if not offer.back and store.wanted(policy) != manifest.version:
+            if not offer.back and store.active(policy) != manifest.version:
                 _answer(offer.answer, self._host.version)
                 return True
 
@@ -226,7 +226,7 @@ class PushReceiver:
             self._store.adopt(manifest, verified, upload.signature)
             if upload.back:
                 self._store.serve(manifest.policy, manifest.version)
-            if self._store.wanted(manifest.policy) != manifest.version:
+            if self._store.active(manifest.policy) != manifest.version:
                 return None
         return manifest, verified
 
@@ -259,4 +259,4 @@ def _read_stored(store: Store, manifest: Manifest, back: bool) -> Weights | None
     policy = manifest.policy
     if back:
         store.serve(policy, manifest.version)
-    return store.read(policy, manifest.label) if store.wanted(policy) == manifest.version else None
+    return store.read(policy, manifest.label) if store.active(policy) == manifest.version else None

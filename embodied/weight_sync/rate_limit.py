@@ -7,11 +7,11 @@ BURST_S = 0.25
 LEAST, FIRST, MOST, MOST_CAPPED = 2**14, 2**16, 2**20, 2**18
 """Bytes of one range: at least, at first, at most, and at most under a cap, so that the link stays free for others."""
 
-_FAST_S, _SLOW_S = 0.4, 1.0  # what is asked besides, such as which version is wanted, waits behind the ranges in flight
+_FAST_S, _SLOW_S = 0.4, 1.0  # what is asked besides, such as which version is active, waits behind the ranges in flight
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 
 
-class Pace:
+class RateLimiter:
     """Spreads what is asked for over time.
 
     In any `t` seconds at most `rate * (t + BURST_S)` bytes and one range more are let through.
@@ -36,7 +36,7 @@ class Pace:
             self._free = max(self._free, self._clock()) + nbytes / self.rate
 
 
-class Stride:
+class RangeSize:
     """How many bytes to ask for at once: more while answers come fast, fewer when they take long.
 
     Args:

@@ -19,7 +19,7 @@ from embodied.wire.message import Message
 log = logging.getLogger(__name__)
 
 _REST_S = 1.0  # after a failure that may pass
-_SLOTS = ("pinned", "serving", "held")
+_POINTERS = ("pinned", "serving", "held")
 
 
 def audited(registry: Registry, policy: str, server: str) -> Switched:
@@ -39,7 +39,7 @@ class RegistryWatcher:
     """Switches a host to the version its registry wants, and takes `set_active`, which moves the registry's pointers.
 
     A version that is damaged or does not fit is said once and left alone until its files change, the pointers move or
-    another one is wanted; what is served stays.
+    another one is active; what is served stays.
 
     Args:
         host: Of the policy whose versions are followed.
@@ -62,7 +62,7 @@ class RegistryWatcher:
         self._interval_s, self._clock = interval_s, clock
         self._policy = host.spec.name
         self._pointers, self._kept = Pointers(), 0
-        self._wanted: Version | None = None
+        self._active: Version | None = None
         self._newest: Version | None = None
         self._seen: Revision = ()
         self._changed = False
@@ -85,21 +85,21 @@ class RegistryWatcher:
             self._seen = revision
             self._look()
         self._follow(now)
-        self._catch_up(now)
+        self._write_audit(now)
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Move a pointer, as a `set_active` message says; answered once that is on disk.
 
         Raises:
-            MessageError: It names no slot or version.
+            MessageError: It names no pointer or version.
             Busy: Many versions wait to be loaded.
         """
-        slot, version, note, by = (message.body.get(name) for name in ("slot", "version", "note", "by"))
-        if slot not in _SLOTS:
-            raise MessageError(f"no slot {str(slot)[:40]!r}", "set_active", f"one of {', '.join(_SLOTS)}")
+        pointer, version, note, by = (message.body.get(name) for name in ("pointer", "version", "note", "by"))
+        if pointer not in _POINTERS:
+            raise MessageError(f"no pointer {str(pointer)[:40]!r}", "set_active", f"one of {', '.join(_POINTERS)}")
         if not (version is None or type(version) is str or (type(version) is int and 0 <= version <= MAX_NUMBER)):
             raise MessageError(f"no version {str(version)[:40]!r}", "set_active", "give its number, its label, or null")
-        if slot == "held" and version is not None:
+        if pointer == "held" and version is not None:
             raise MessageError(
                 "a hold is only lifted, with version null", "set_active", "roll back to hold publication"
             )
@@ -110,9 +110,9 @@ class RegistryWatcher:
         request = f"{message.session}/{message.id}"
 
         def move() -> None:
-            if slot == "held":
+            if pointer == "held":
                 self._registry.resume(self._policy, by=who)
-            elif slot == "serving":
+            elif pointer == "serving":
                 text = note if type(note) is str else ""
                 self._registry.rollback(self._policy, version, by=who, note=text, request=request)
             elif version is None:
@@ -127,17 +127,17 @@ class RegistryWatcher:
             self._look()
             self._due = -float("inf")
             status = self.status()
-            answer("ack", {name: status[name] for name in ("wanted", "held", "pinned")})
+            answer("ack", {name: status[name] for name in ("active", "held", "pinned")})
 
         # In the loader's thread, since another process may keep the registry's lock for a while.
         self._loader.submit(move, why="set_active", done=done)
 
     def status(self) -> Mapping[str, Any]:
-        """`wanted`, `newest` and `pinned` are labels, empty for none; `held` says since when, by whom and why,
+        """`active`, `newest` and `pinned` are labels, empty for none; `held` says since when, by whom and why,
         null for not at all; `kept` counts versions on disk; `trouble` is the last error of following, or empty."""
         held = self._pointers.held
         return {
-            "wanted": self._wanted.label if self._wanted else "",
+            "active": self._active.label if self._active else "",
             "newest": self._newest.label if self._newest else "",
             "pinned": self._pointers.pinned.label if self._pointers.pinned else "",
             "held": {"time": held.time, "by": held.by, "note": held.note, "restore": held.restore} if held else None,
@@ -149,7 +149,7 @@ class RegistryWatcher:
         try:
             versions = self._registry.versions(self._policy)
             self._pointers = self._registry.pointers(self._policy)
-            self._wanted = self._registry.wanted(self._policy)
+            self._active = self._registry.active(self._policy)
             self._newest = max(versions, default=None)
             self._kept, self._blind = len(versions), False
         except EmbodiedError as error:
@@ -157,23 +157,23 @@ class RegistryWatcher:
             self._say(error)
 
     def _follow(self, now: float) -> None:
-        wanted, pointers = self._wanted, self._pointers
-        if wanted is None or self._blind or self._asked or self._loader.busy:
+        active, pointers = self._active, self._pointers
+        if active is None or self._blind or self._asked or self._loader.busy:
             return
-        if wanted == self._host.version:
+        if active == self._host.version:
             self._trouble = ""
             return
         if now < self._rest_until:
             return
-        seen = (wanted, self._registry.stamp(), self._registry.state(self._policy, wanted))
+        seen = (active, self._registry.stamp(), self._registry.state(self._policy, active))
         if self._refused == seen:
             return
         before = self._host.version
-        why = "pin" if pointers.pinned == wanted else "rollback" if pointers.serving == wanted else "follow"
+        why = "pin" if pointers.pinned == active else "rollback" if pointers.serving == active else "follow"
 
         def done(result: Version | EmbodiedError) -> None:
             self._asked = False
-            self._changed = True  # what is wanted may have moved meanwhile
+            self._changed = True  # what is active may have moved meanwhile
             if isinstance(result, Version):
                 self._trouble = ""
                 if why != "follow" and before.hash:
@@ -189,17 +189,17 @@ class RegistryWatcher:
 
         self._asked = True
         try:
-            self._loader.submit(lambda: self._registry.read(self._policy, wanted.label), why, done, back=True)
+            self._loader.submit(lambda: self._registry.read(self._policy, active.label), why, done, back=True)
         except EmbodiedError:  # others were quicker; at the next look again
             self._asked = False
 
-    def _catch_up(self, now: float) -> None:
+    def _write_audit(self, now: float) -> None:
         """Have the loader's thread write down what a full or read-only disk did not take."""
-        if now < self._write_at or self._loader.busy or not self._registry.behind:
+        if now < self._write_at or self._loader.busy or not self._registry.has_pending:
             return
         self._write_at = now + _REST_S
         try:
-            self._loader.submit(self._registry.catch_up, why="audit")
+            self._loader.submit(self._registry.write_pending, why="audit")
         except EmbodiedError:  # others were quicker
             return
 

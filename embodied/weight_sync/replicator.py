@@ -22,8 +22,8 @@ from embodied.errors import (
 )
 from embodied.spec import PolicySpec
 from embodied.weight_sync.fetch import DiskFetch, Shapes, check_new, check_shapes, check_spec
-from embodied.weight_sync.partial_download import sweep
-from embodied.weight_sync.rate_limit import Backoff, Pace, Stride
+from embodied.weight_sync.partial_download import remove_stale
+from embodied.weight_sync.rate_limit import Backoff, RangeSize, RateLimiter
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.registry import Registry
 from embodied.wire.message import Message
@@ -76,7 +76,7 @@ class Replicator:
         spec, shapes: Of the policy here; other versions are refused before they are asked for.
         serving: The version served here, told upstream.
         name: What this follower is called upstream.
-        pace: Caps what is asked for.
+        limiter: Caps what is asked for.
         poll_s: How often upstream is asked what it wants.
         clock: Seconds, monotonic.
     """
@@ -92,22 +92,22 @@ class Replicator:
         serving: Callable[[], Version],
         *,
         name: str,
-        pace: Pace | None = None,
+        limiter: RateLimiter | None = None,
         poll_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link, self._registry, self._incoming, self._policy = link, registry, incoming, policy
         self._spec, self._shapes, self._serving, self._name = spec, shapes, serving, name
-        self._pace, self._poll_s, self._clock = pace or Pace(0.0, clock), poll_s, clock
+        self._limiter, self._poll_s, self._clock = limiter or RateLimiter(0.0, clock), poll_s, clock
         self._asked: dict[int, _Ask] = {}
         self._poll_at, self._heard, self._started = clock(), -float("inf"), clock()
         self._said: Version | None = None
-        self._wanted: Version | None = None
+        self._active: Version | None = None
         self._fetch: DiskFetch | None = None
         self._jumped = False
         self._attempts = 0
         self._link_rest, self._version_rest = Backoff(), Backoff()
-        self._stride = Stride(self._pace.rate)
+        self._range_size = RangeSize(self._limiter.rate)
         self._error, self._final = "", False
         self._silent_s = max(_SILENT_S, 3 * poll_s)
         self._cut = False
@@ -145,11 +145,11 @@ class Replicator:
     def status(self) -> dict[str, Any]:
         """Plain values: whether upstream is heard, what it wants, what is being fetched, the last error's line,
         and `final`: whether that is a refusal that will not pass by itself."""
-        now, fetch, wanted = self._clock(), self._fetch, self._wanted
+        now, fetch, active = self._clock(), self._fetch, self._active
         state: dict[str, Any] = {
             "state": "connected" if now - self._heard < self._silent_s else "cut",
             "silent_s": round(self._silent(now), 1),
-            "wanted": wanted.label if wanted else "",
+            "active": active.label if active else "",
             "error": self._error,
             "final": bool(self._error) and self._final,
         }
@@ -186,7 +186,7 @@ class Replicator:
         """Seconds until something can be asked."""
         due = float("inf") if self._in_flight("status") else self._poll_at - now
         if self._fetch is not None and self._fetch.todo and len(self._fetch.in_flight) < WINDOW:
-            due = min(due, max(self._pace.wait(), self._link_rest.wait(now)))
+            due = min(due, max(self._limiter.wait(), self._link_rest.wait(now)))
         return max(due, 0.001)
 
     def _in_flight(self, what: str) -> int:
@@ -206,53 +206,53 @@ class Replicator:
     def _ask_ranges(self, now: float) -> None:
         fetch = self._fetch
         while fetch is not None and fetch.todo and len(fetch.in_flight) < WINDOW:
-            if self._pace.wait() > 0 or self._link_rest.wait(now) > 0:
+            if self._limiter.wait() > 0 or self._link_rest.wait(now) > 0:
                 return
-            body = fetch.next(self._stride.size)
+            body = fetch.next(self._range_size.size)
             offset, size = body["offset"], body["size"]
             try:
                 self._ask(_Ask("range", fetch.manifest.version, offset, size, now), "fetch", body)
             except BaseException:
                 fetch.retry(offset)
                 raise
-            self._pace.spend(size)
+            self._limiter.spend(size)
 
     def _take(self, ask: _Ask, answer: Message) -> None:
         if ask.what == "status":
             self._hear(answer)
         elif ask.what == "manifest":
-            if ask.version is not None and ask.version == self._wanted and self._fetch is None:
+            if ask.version is not None and ask.version == self._active and self._fetch is None:
                 self._begin(ask.version, answer)
         elif self._fetch is not None and ask.version == self._fetch.manifest.version:
             self._receive(self._fetch, ask, answer)
 
     def _hear(self, answer: Message) -> None:
-        label = answer.body.get("wanted")
+        label = answer.body.get("active")
         if not isinstance(label, str):
             raise MessageError("it says of no version that it wants it", "upstream", "run the same version on both")
-        wanted = Version.parse(label) if label else None
-        if wanted != self._wanted:
-            self._wanted, self._attempts = wanted, 0
+        active = Version.parse(label) if label else None
+        if active != self._active:
+            self._active, self._attempts = active, 0
             self._version_rest.clear()
         self._aim()
 
     def _aim(self) -> None:
         """Serve what upstream wants if it is here, else see that it is fetched."""
-        wanted, fetch, now = self._wanted, self._fetch, self._clock()
-        if wanted is None or self._version_rest.wait(now) > 0:
+        active, fetch, now = self._active, self._fetch, self._clock()
+        if active is None or self._version_rest.wait(now) > 0:
             return
         if self._registry.held(self._spec.name) is not None:  # a rollback on the edge itself stays until resumed here
             return
-        if self._is_here(wanted):
-            if fetch is not None and fetch.manifest.version != wanted:
+        if self._is_here(active):
+            if fetch is not None and fetch.manifest.version != active:
                 self._drop(fetch)
-            self._serve(wanted)
+            self._serve(active)
             self._error = ""
-        elif self._overtakes(wanted, fetch) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
+        elif self._overtakes(active, fetch) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
             if fetch is not None:
-                self._jumped = self._jumped or wanted.number > fetch.manifest.number
+                self._jumped = self._jumped or active.number > fetch.manifest.number
                 self._drop(fetch)
-            self._ask(_Ask("manifest", wanted), "fetch", {"version": wanted.label})
+            self._ask(_Ask("manifest", active), "fetch", {"version": active.label})
 
     def _is_here(self, version: Version) -> bool:
         """Whether the registry has the version, whole: it is read once, and again only after its files changed."""
@@ -268,11 +268,11 @@ class Replicator:
         self._damaged = None
         return True
 
-    def _overtakes(self, wanted: Version, fetch: DiskFetch | None) -> bool:
-        """Whether fetching `wanted` may begin now."""
-        if fetch is None or wanted.number < fetch.manifest.number:
+    def _overtakes(self, active: Version, fetch: DiskFetch | None) -> bool:
+        """Whether fetching `active` may begin now."""
+        if fetch is None or active.number < fetch.manifest.number:
             return True
-        return wanted != fetch.manifest.version and not self._jumped and 2 * fetch.received < fetch.manifest.nbytes
+        return active != fetch.manifest.version and not self._jumped and 2 * fetch.received < fetch.manifest.nbytes
 
     def _begin(self, version: Version, answer: Message) -> None:
         try:
@@ -288,7 +288,7 @@ class Replicator:
         except EmbodiedError:
             self._attempts = _ATTEMPTS  # it would be the same manifest again
             raise
-        sweep(self._incoming, keep=manifest.label)
+        remove_stale(self._incoming, keep=manifest.label)
         self._fetch = DiskFetch(manifest, signature, self._incoming, self._clock())
         if self._fetch.complete:
             self._finish(self._fetch)
@@ -302,7 +302,7 @@ class Replicator:
             self._blame(error, self._version_rest)
             return
         self._link_rest.clear()
-        self._stride.took(ask.size, now - ask.sent)
+        self._range_size.took(ask.size, now - ask.sent)
         if fetch.complete:
             self._finish(fetch)
 
@@ -338,13 +338,13 @@ class Replicator:
         if not isinstance(error, DeadlineExceeded):
             self._heard = now
         if fetch is not None and ask.what == "range" and ask.version == fetch.manifest.version:
-            if isinstance(error, WeightsRefused):  # it was deleted upstream; what is wanted now is something else
+            if isinstance(error, WeightsRefused):  # it was deleted upstream; what is active now is something else
                 self._drop(fetch)
                 self._poll_at = now
             else:
                 fetch.retry(ask.offset)
         if isinstance(error, DeadlineExceeded):
-            self._stride.least()
+            self._range_size.least()
             self._say(error)
         elif isinstance(error, Busy):
             self._link_rest.fail(now)

@@ -119,5 +119,5 @@ class CopySource:
             self._error = WeightsRefused(
                 f"version {self.manifest.label} is served no more: {error}",
                 "policy server",
-                "ask for the version wanted",
+                "ask for the version active",
             )

@@ -21,7 +21,7 @@ from embodied.errors import CorruptFile, EmbodiedError, MessageError, UserError
 from embodied.files import Lock, disk_errors, read_sealed, sealed, write_bytes
 from embodied.serving.answer import Answer
 from embodied.spec import PolicySpec
-from embodied.weight_sync.rate_limit import Pace
+from embodied.weight_sync.rate_limit import RateLimiter
 from embodied.weight_sync.replicator import Replicator
 from embodied.weights.examine import dtype_name
 from embodied.weights.manifest import Version, check_policy_name
@@ -72,9 +72,9 @@ class UpstreamInfo:
             raise MessageError("how its policy is made is not in plain values", "upstream", _SAME) from None
         if len(plain) > _BUILD_BYTES:
             raise MessageError(f"how its policy is made takes {len(plain)} bytes", "upstream", _SAME)
-        known = cls(policy, PolicySpec.from_dict(spec), json.loads(plain), fresh)
-        check_policy_name(known.spec.name)
-        return known
+        info = cls(policy, PolicySpec.from_dict(spec), json.loads(plain), fresh)
+        check_policy_name(info.spec.name)
+        return info
 
     def to_dict(self) -> dict[str, Any]:
         return {"policy": self.policy, "spec": self.spec.to_dict(), "build": dict(self.build)}
@@ -102,7 +102,7 @@ class UpstreamClient:
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
-        folder: Of the edge's registry; what is known of upstream, and what has partly arrived, lie beside it.
+        folder: Of the edge's registry; what is info of upstream, and what has partly arrived, lie beside it.
         policy: The name it is served under upstream; empty for its only one.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`.
         name: What this edge is called upstream, unlike all others; empty takes the machine's name.
@@ -128,8 +128,8 @@ class UpstreamClient:
             raise UserError(f"bandwidth_mbit={bandwidth_mbit}", "edge", "give megabits per second, or 0 for no limit")
         self.address, self.folder, self.name = address, Path(folder), (name or socket.gethostname())[:100]
         self._keys, self._policy, self._mbit, self._poll_s = keys, policy, bandwidth_mbit, poll_s
-        self._known: UpstreamInfo | None = None
-        self._puller: Replicator | None = None
+        self._info: UpstreamInfo | None = None
+        self._replicator: Replicator | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = Lock(self.folder / "incoming" / ".lock")
@@ -160,7 +160,7 @@ class UpstreamClient:
                 body={"env": None, "agents": [], "priority": "tool"},
                 timeout_s=timeout_s if kept is None else min(timeout_s, _KEPT_WAIT_S),
             )
-            known = UpstreamInfo.from_hello(answer.body)
+            info = UpstreamInfo.from_hello(answer.body)
         except EmbodiedError as error:
             if damage is not None:
                 raise damage from None
@@ -169,16 +169,16 @@ class UpstreamClient:
                     f"{error.what}, and {self.folder} keeps nothing yet", error.where, error.fix
                 ) from None
             log.warning("starting with what is kept in %s: %s", self.folder, error.line())
-            self._known = kept
+            self._info = kept
             return kept
         finally:
             link.close()
-        if kept is None or known.to_dict() != kept.to_dict():
+        if kept is None or info.to_dict() != kept.to_dict():
             with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, sealed(known.to_dict()))
-        self._known = known
-        return known
+            write_bytes(path, sealed(info.to_dict()))
+        self._info = info
+        return info
 
     def start(self, registry: Registry, tensors: Mapping[str, NDArray[Any]], serving: Callable[[], Version]) -> None:
         """Fetch versions from now on, in a thread that no error ends.
@@ -193,7 +193,7 @@ class UpstreamClient:
                 upstream beyond this machine holds no `signing.key`, so what comes could not be checked.
             InfrastructureError: The folder cannot be written.
         """
-        if self._known is None or self._thread is not None:
+        if self._info is None or self._thread is not None:
             raise UserError("an edge is started once, after it has connected", str(self.folder), "call connect first")
         self._check_trust(registry)
         incoming = self.folder / "incoming"
@@ -206,26 +206,26 @@ class UpstreamClient:
                 "stop it, or choose another folder",
             )
         link = self._link()
-        self._puller = Replicator(
+        self._replicator = Replicator(
             link,
             registry,
             incoming,
-            self._known.policy,
-            self._known.spec,
+            self._info.policy,
+            self._info.spec,
             {key: (array.shape, dtype_name(array.dtype)) for key, array in tensors.items()},
             serving,
             name=self.name,
-            pace=Pace(self._mbit),
+            limiter=RateLimiter(self._mbit),
             poll_s=self._poll_s,
         )
-        self._thread = threading.Thread(target=self._run, args=(self._puller, link), name="upstream", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._replicator, link), name="upstream", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
         """`upstream`: its address, `state` (`connected` or `cut`), `silent_s`, the version it wants, what is being
         fetched, the last error's line, and `final`, true where that is a refusal that will not pass by itself (a
         role, a signature, another policy); for a server's status, from any thread."""
-        state = self._puller.status() if self._puller else {"state": "cut", "final": False}
+        state = self._replicator.status() if self._replicator else {"state": "cut", "final": False}
         return {"upstream": {"address": self.address, **state}}
 
     def handle(self, message: Message, answer: Answer) -> None:
@@ -265,10 +265,10 @@ class UpstreamClient:
         except MessageError as error:
             raise CorruptFile(error.what, str(path), fix) from None
 
-    def _run(self, puller: Replicator, link: Requester) -> None:
+    def _run(self, replicator: Replicator, link: Requester) -> None:
         while not self._stop.is_set():
             try:
-                pause = puller.step(_STEP_S)
+                pause = replicator.step(_STEP_S)
             except EmbodiedError as error:
                 log.error("following upstream: %s", error.line())
                 pause = _REST_S
@@ -277,7 +277,7 @@ class UpstreamClient:
                 pause = _REST_S
             if pause:
                 self._stop.wait(pause)
-        puller.close()
+        replicator.close()
         link.close()
         self._lock.release()
 

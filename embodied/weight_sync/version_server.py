@@ -59,14 +59,14 @@ class VersionServer:
         self._host, self._registry, self._build, self._clock = host, registry, dict(build or {}), clock
         self._open: dict[Version, _Open] = {}
         self._edges: dict[str, _Edge] = {}
-        self._wanted: tuple[float, Version | None] = (-float("inf"), None)
+        self._active: tuple[float, Version | None] = (-float("inf"), None)
         self._handed_out = 0
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Answer a `fetch` of a version with an `offer`, and a `fetch` of one of its ranges with a `range`.
 
         Raises:
-            WeightsRefused: The version is not kept any more; names the one wanted.
+            WeightsRefused: The version is not kept any more; names the one active.
             Busy: It is being made ready; ask again.
             MessageError: The request is malformed.
             CorruptFile: The version is damaged on disk.
@@ -115,39 +115,39 @@ class VersionServer:
             del self._edges[name]
 
     def status(self) -> Mapping[str, Any]:
-        """`wanted`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
+        """`active`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
         `handed_out`, bytes."""
-        now, wanted = self._clock(), self.wanted()
+        now, active = self._clock(), self.active()
         followers = {
             name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
             for name, follower in self._edges.items()
         }
-        return {"wanted": wanted.label if wanted else "", "followers": followers, "handed_out": self._handed_out}
+        return {"active": active.label if active else "", "followers": followers, "handed_out": self._handed_out}
 
-    def wanted(self) -> Version | None:
+    def active(self) -> Version | None:
         """What followers should serve: what the registry says, else what the host serves; None for initial weights."""
-        looked, wanted = self._wanted
+        looked, active = self._active
         if self._clock() - looked >= _LOOK_S:
-            wanted = None
+            active = None
             if self._registry is not None:
                 try:
-                    wanted = self._registry.wanted(self._host.spec.name)
+                    active = self._registry.active(self._host.spec.name)
                 except CorruptFile:
-                    wanted = None  # its follower says so; what is served is still whole
-            if wanted is None and self._host.manifest is not None:
-                wanted = self._host.version
-            self._wanted = (self._clock(), wanted)
-        return wanted
+                    active = None  # its follower says so; what is served is still whole
+            if active is None and self._host.manifest is not None:
+                active = self._host.version
+            self._active = (self._clock(), active)
+        return active
 
     def _version(self, label: Any) -> Version:
         if not isinstance(label, str):
-            raise MessageError("no version is named", "fetch", "send its label, or an empty text for the one wanted")
+            raise MessageError("no version is named", "fetch", "send its label, or an empty text for the one active")
         if label:
             return Version.parse(label)
-        wanted = self.wanted()
-        if wanted is None:
+        active = self.active()
+        if active is None:
             raise WeightsRefused("initial weights are served, which have no version", "policy server", "ask later")
-        return wanted
+        return active
 
     def _source(self, version: Version) -> Source:
         opened = self._open.pop(version, None)
@@ -175,9 +175,9 @@ class VersionServer:
                     raise
         if manifest is not None and manifest.version == version:
             return CopySource(manifest, self._host.tensors)
-        wanted = self.wanted()
+        active = self.active()
         raise WeightsRefused(
             f"version {version.label} is not kept here",
             f"policy {policy}",
-            f"ask for {wanted.label}" if wanted and wanted != version else "ask again later",
+            f"ask for {active.label}" if active and active != version else "ask again later",
         )

@@ -16,12 +16,12 @@ from embodied.errors import CorruptFile, EmbodiedError, UserError, WeightsHeld, 
 from embodied.files import Lock, clean_temporaries, disk_errors
 from embodied.weights.audit import read_audit, write_audit
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import TEXT, Held, PointerFile, Pointers, Stamp
+from embodied.weights.pointers import TEXT, Hold, PointerFile, Pointers, Stamp
 from embodied.weights.versions import Trusted, Versions
 
 Revision = tuple[int, ...]
 
-_UNWRITTEN = 256
+_MOST_PENDING = 256
 
 
 class Control(Versions):
@@ -35,9 +35,9 @@ class Control(Versions):
     def __init__(self, folder: Path | str, trusted: Trusted | None = None, lock_s: float = 60.0) -> None:
         super().__init__(folder, trusted)
         self._lock_s = lock_s
-        self._pointers = PointerFile(self.folder / "active.json")
+        self._pointers = PointerFile(self.folder)
         self._clean = False
-        self._unwritten: deque[tuple[str, str, Version | None, dict[str, Any]]] = deque(maxlen=_UNWRITTEN)
+        self._pending: deque[tuple[str, str, Version | None, dict[str, Any]]] = deque(maxlen=_MOST_PENDING)
 
     def pointers(self, policy: str) -> Pointers:
         """Where a policy's pointers are; `active.json` is read only if it has changed.
@@ -47,7 +47,7 @@ class Control(Versions):
         """
         return self._pointers.read().get(policy, Pointers())
 
-    def wanted(self, policy: str) -> Version | None:
+    def active(self, policy: str) -> Version | None:
         """The version to be served: the pinned one, else the one rolled back to, else the newest; None for none yet.
 
         Raises:
@@ -56,8 +56,8 @@ class Control(Versions):
         pointers = self.pointers(policy)
         return pointers.pinned or pointers.serving or max(self.versions(policy), default=None)
 
-    def held(self, policy: str) -> Held | None:
-        """The hold on publication, if there is one. Raises as `wanted`."""
+    def held(self, policy: str) -> Hold | None:
+        """The hold on publication, if there is one. Raises as `active`."""
         return self.pointers(policy).held
 
     def pin(self, policy: str, number: int | str, by: str = "") -> Version:
@@ -71,14 +71,14 @@ class Control(Versions):
         with self._locked(f"pin a version of {policy}"):
             version = self.find(policy, number)
             self.check(policy, version)
-            self._point("pin", policy, version, by, pinned=version)
+            self._set_pointers("pin", policy, version, by, pinned=version)
         return version
 
     def unpin(self, policy: str, by: str = "") -> Version | None:
         """Let go of the pinned version; returns the one to be served then. Raises as `pin`."""
         with self._locked(f"unpin {policy}"):
-            self._point("unpin", policy, self.pointers(policy).pinned, by, pinned=None)
-        return self.wanted(policy)
+            self._set_pointers("unpin", policy, self.pointers(policy).pinned, by, pinned=None)
+        return self.active(policy)
 
     def rollback(
         self, policy: str, number: int | str | None = None, by: str = "", note: str = "", request: str = ""
@@ -105,8 +105,8 @@ class Control(Versions):
                 raise UserError(what, str(self.folder), "unpin it first, or pin another")
             version = self._earlier(policy, served) if number is None else self.find(policy, number)
             self.check(policy, version)
-            held = Held(time.time(), by[:TEXT], note[:TEXT], request[:TEXT])
-            self._point("rollback", policy, version, by, note, serving=version, held=held)
+            held = Hold(time.time(), by[:TEXT], note[:TEXT], request[:TEXT])
+            self._set_pointers("rollback", policy, version, by, note, serving=version, held=held)
         return version
 
     def serve(self, policy: str, version: Version, by: str = "") -> None:
@@ -126,7 +126,7 @@ class Control(Versions):
                     str(self.folder),
                     f"`embodied weights resume weights={self.folder}` goes on",
                 )
-            self._point("serve", policy, version, by, serving=version)
+            self._set_pointers("serve", policy, version, by, serving=version)
 
     def resume(self, policy: str, restore: bool = False, by: str = "") -> Version | None:
         """Lift the hold of a rollback; what is served stays until the next version is published. Returns it.
@@ -149,12 +149,12 @@ class Control(Versions):
                     what = "no checkpoint is paired with the version served or an older one"
                     raise UserError(what, where, "roll back to another version, or resume without restore=true")
                 held = replace(pointers.held, restore=True)
-            self._point("resume", policy, pointers.serving, by, restore=restore, held=held)
-        return self.wanted(policy)
+            self._set_pointers("resume", policy, pointers.serving, by, restore=restore, held=held)
+        return self.active(policy)
 
     def restorable(self, policy: str) -> list[tuple[Version, int]]:
         """Versions with a checkpoint up to that rolled back to, newest first, and the checkpoints' steps. Raises as
-        `wanted`."""
+        `active`."""
         pointers = self.pointers(policy)
         served = pointers.serving or max(self.versions(policy), default=Version(0, ""))
         return sorted(((v, step) for v, step in pointers.paired.items() if v.number <= served.number), reverse=True)
@@ -192,21 +192,21 @@ class Control(Versions):
 
         Raises:
             DeadlineExceeded, InfrastructureError: As `reserve`. The line is kept, as one of at most 256, and written
-                before the next one, or by `catch_up`.
+                before the next one, or by `write_pending`.
         """
-        self._unwritten.append((event, policy, version, {"time": time.time(), **more}))
-        self.catch_up()
+        self._pending.append((event, policy, version, {"time": time.time(), **more}))
+        self.write_pending()
 
     @property
-    def behind(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether lines of `record` are still to be written."""
-        return bool(self._unwritten)
+        return bool(self._pending)
 
-    def catch_up(self) -> None:
+    def write_pending(self) -> None:
         """Write the lines that `record` could not; raises as that does."""
-        if self._unwritten:
+        if self._pending:
             with self._locked("write down what happened"):
-                self._write_kept()
+                self._write_pending()
 
     def audit(self) -> list[dict[str, Any]]:
         """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
@@ -241,16 +241,16 @@ class Control(Versions):
 
     def _audit(self, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
         """Add a line after those that could not be written before; the caller holds the lock."""
-        self._write_kept()
+        self._write_pending()
         write_audit(self.folder, event, policy, version, sync, **more)
 
-    def _write_kept(self) -> None:
-        while self._unwritten:
-            event, policy, version, more = self._unwritten[0]
+    def _write_pending(self) -> None:
+        while self._pending:
+            event, policy, version, more = self._pending[0]
             write_audit(self.folder, event, policy, version, sync=False, **more)
-            self._unwritten.popleft()
+            self._pending.popleft()
 
-    def _point(
+    def _set_pointers(
         self,
         event: str,
         policy: str,
@@ -264,8 +264,8 @@ class Control(Versions):
         pointers = self.pointers(policy)
         if all(getattr(pointers, name) == value for name, value in to.items()):
             return
-        wanted = self.wanted(policy)
-        more: dict[str, Any] = {"by": by[:TEXT], "note": note[:TEXT], "from": wanted.label if wanted else ""}
+        active = self.active(policy)
+        more: dict[str, Any] = {"by": by[:TEXT], "note": note[:TEXT], "from": active.label if active else ""}
         if restore:
             more["restore"] = True
         self._audit(event, policy, version, **more)

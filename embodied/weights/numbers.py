@@ -29,7 +29,7 @@ class Numbers:
             raise CorruptFile("not a table of numbers", str(self._path), fix)
         return numbers
 
-    def take(self, policy: str, count: int, versions: Iterable[Version]) -> range:
+    def reserve(self, policy: str, count: int, versions: Iterable[Version]) -> range:
         """Give out the next `count` numbers of a policy with these `versions` on disk.
 
         Raises:
@@ -47,12 +47,12 @@ class Numbers:
         self._write({**numbers, policy: last + count})
         return range(last + 1, last + 1 + count)
 
-    def fresh(self, version: Version, policy: str) -> bool:
+    def is_unused(self, version: Version, policy: str) -> bool:
         """Whether the file says that nobody ever had the number. Raises as `read`."""
         numbers = self.read()
         return policy in numbers and version.number > numbers[policy]
 
-    def leave(self, policy: str, number: int, versions: Iterable[Version]) -> None:
+    def exclude(self, policy: str, number: int, versions: Iterable[Version]) -> None:
         """Never give out a number, nor one below it; raises as `read`, or if the file cannot be written."""
         numbers = self.read()
         if numbers.get(policy, 0) < number:

@@ -1,7 +1,8 @@
-"""Which of a policy's versions is served: pointers in one sealed file, `active.json`.
+"""Pointers to the versions that matter, in one sealed file, `active.json`.
 
-Per policy `pinned` and `serving` (a version's label each), `held` (who stopped publication, when and why), and
-`paired` (label to the step of the checkpoint that has the same weights). What is not there is not set.
+Per policy `pinned` and `serving` (a version's label each), `held` (a rollback's hold on publication), and `paired`
+(label to the step of the checkpoint that has the same weights). A pointer that is absent is not set. A registry of an
+older run has the same table in `slots.json`; it is read until the first write.
 """
 
 import math
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from embodied.errors import CorruptFile, MessageError
-from embodied.files import read_sealed, sealed, write_bytes
+from embodied.files import read_sealed, remove, sealed, write_bytes
 from embodied.weights.manifest import Version
 
+NAME, OLD_NAME = "active.json", "slots.json"
 FIX = "delete it and set the pointers anew; until then servers serve on, and no version is deleted"
 TEXT = 200
 BY_SERVER = "the policy server"
-"""Who holds a registry whose learner was refused by the server it pushes to."""
+"""`by` of a hold that a registry takes over from the policy server, which refused its learner's version."""
 
 _SETTLED_NS = 100_000_000  # a file changed longer ago than a file system's clock is coarse
 _ABSENT = (0, 0, 0)
@@ -27,7 +29,7 @@ Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Held:
+class Hold:
     """A rollback's hold on publication.
 
     Attributes:
@@ -65,7 +67,7 @@ class Pointers:
 
     pinned: Version | None = None
     serving: Version | None = None
-    held: Held | None = None
+    held: Hold | None = None
     paired: Mapping[Version, int] = field(default_factory=dict)
 
     @property
@@ -91,15 +93,23 @@ class Pointers:
         paired = {Version.parse(label): step for label, step in data.get("paired", {}).items()}
         if not all(type(step) is int for step in paired.values()):
             raise TypeError("a step is a whole number")
-        return cls(pinned, serving, Held.from_dict(data["held"]) if "held" in data else None, paired)
+        return cls(pinned, serving, Hold.from_dict(data["held"]) if "held" in data else None, paired)
 
 
 class PointerFile:
-    """`active.json`, read again only when it has changed. The caller of `write` holds the registry's lock."""
+    """`active.json` of a registry's folder, read again only when it has changed.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    The caller of `write` holds the registry's lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._new, self._old = folder / NAME, folder / OLD_NAME
         self._kept: tuple[Stamp, dict[str, Pointers]] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that is read: the older run's only where there is no other."""
+        return self._old if self._old.exists() and not self._new.exists() else self._new
 
     def stamp(self) -> Stamp:
         """Changes whenever the file does, but for changes within the resolution of the file system's clock."""
@@ -121,8 +131,9 @@ class PointerFile:
         if stamp == _ABSENT:
             return {}
         try:
-            slots = read_sealed(self.path, FIX)["slots"]
-            table = {policy: Pointers.from_dict(data) for policy, data in slots.items()}
+            data = read_sealed(self.path, FIX)
+            policies = data["slots"] if "slots" in data else data["policies"]
+            table = {policy: Pointers.from_dict(data) for policy, data in policies.items()}
         except (AttributeError, KeyError, TypeError, MessageError):
             raise CorruptFile("not a table of pointers", str(self.path), FIX) from None
         settled = time.time_ns() - stamp[0] > _SETTLED_NS
@@ -131,5 +142,6 @@ class PointerFile:
 
     def write(self, table: Mapping[str, Pointers]) -> None:
         """Replace the file; raises `InfrastructureError` where it cannot be written, and it stays as it was then."""
-        slots = {policy: data for policy, pointers in table.items() if (data := pointers.to_dict())}
-        write_bytes(self.path, sealed({"slots": slots}))
+        policies = {policy: data for policy, pointers in table.items() if (data := pointers.to_dict())}
+        write_bytes(self._new, sealed({"policies": policies}))
+        remove(self._old)

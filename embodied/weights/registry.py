@@ -18,7 +18,7 @@ from embodied.weights.audit import stored
 from embodied.weights.control import Control
 from embodied.weights.manifest import Manifest, Version, check_policy_name
 from embodied.weights.numbers import Numbers
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 from embodied.weights.tensors import write_tensors
 from embodied.weights.versions import MANIFEST, SIGNATURE, TENSORS, Trusted
 
@@ -104,7 +104,7 @@ class Registry(Control):
         """
         check_policy_name(policy)
         with self._locked(f"reserve a version of {policy}"):
-            self._reserved[policy] = self._numbers.take(policy, count, self.versions(policy))
+            self._reserved[policy] = self._numbers.reserve(policy, count, self.versions(policy))
             return self._reserved[policy].start
 
     def publish(
@@ -114,7 +114,7 @@ class Registry(Control):
         tensors: Mapping[str, NDArray[Any]],
         spec: Mapping[str, Any],
         parent: str = "",
-        restored: Held | None = None,
+        restored: Hold | None = None,
     ) -> Manifest:
         """Write a reserved version of a policy; it is the newest, whole, when this returns, and served unless pinned.
 
@@ -167,10 +167,10 @@ class Registry(Control):
                 return
             self._check_same(manifest, versions)
             self._numbers.check_foreign(version, policy)
-            if not self._numbers.fresh(version, policy):
+            if not self._numbers.is_unused(version, policy):
                 self._check_content(manifest)
             self._check_not_held(manifest)
-            self._numbers.leave(policy, version.number, versions)
+            self._numbers.exclude(policy, version.number, versions)
             self._write("adopt", manifest, tensors, signature)
             self._advance(policy, versions, version)
 
@@ -183,7 +183,7 @@ class Registry(Control):
         return [self._entry(policy, version) for policy in self.policies() for version in self.versions(policy)]
 
     def _entry(self, policy: str, version: Version) -> Entry:
-        pointers, wanted = self.pointers(policy), self.wanted(policy)
+        pointers, active = self.pointers(policy), self.active(policy)
         path, manifest, damage = self.path(policy, version), None, ""
         try:
             manifest = self.manifest(policy, version.number)
@@ -195,7 +195,7 @@ class Registry(Control):
             path,
             self.size(policy, version),
             pinned=pointers.pinned == version,
-            serving=wanted == version,
+            serving=active == version,
             held=pointers.held is not None and pointers.serving == version,
             checkpoint=pointers.paired.get(version),
             signed=(path / SIGNATURE).exists(),
@@ -255,7 +255,7 @@ class Registry(Control):
             over -= sizes[version] if self.quota_bytes else 0
             self._audit("prune", policy, version, sync=False)
 
-    def _check_not_held(self, manifest: Manifest, restored: Held | None = None) -> None:
+    def _check_not_held(self, manifest: Manifest, restored: Hold | None = None) -> None:
         """Raise `WeightsHeld` if publication is stopped; a damaged `active.json` stops nothing."""
         try:
             held = self.held(manifest.policy)

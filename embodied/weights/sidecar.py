@@ -16,7 +16,7 @@ _DAMAGED = "give other weights"
 _FREE = ("name", "execute")  # of a spec, what no weight depends on
 
 
-def check_beside(path: Path, spec: Mapping[str, Any], fix: str = FIX) -> None:
+def check_sidecar(path: Path, spec: Mapping[str, Any], fix: str = FIX) -> None:
     """Compare the spec that lies beside a file of tensors, if any does, with `PolicySpec.to_dict()` of who takes them.
 
     Raises:

@@ -49,22 +49,22 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
     rows = [json.loads(line) for line in said(capsys, "ls", at, "--json").splitlines()]
     assert [(row["number"], row["serving"], row["checkpoint"]) for row in rows] == [
         (1, False, None), (2, False, 10), (3, False, 20), (4, True, None)]  # fmt: skip
-    assert f"version {label[2]} is wanted instead of {label[4]}, and pinned" in said(capsys, "pin", "2", at)
+    assert f"version {label[2]} is active instead of {label[4]}, and pinned" in said(capsys, "pin", "2", at)
     with pytest.raises(UserError, match=r"is pinned.*unpin it first"):
         weights.main(["rollback", at])
-    assert f"version {label[4]} is wanted instead of {label[2]}" in said(capsys, "unpin", at)
+    assert f"version {label[4]} is active instead of {label[2]}" in said(capsys, "unpin", at)
     assert "nothing was pinned" in said(capsys, "unpin", at)
     assert "nothing was held" in said(capsys, "resume", at)
     back = said(capsys, "rollback", at, "note=it drops the cube")
-    assert f"version {label[3]} is wanted instead of {label[4]}; learners wait" in back
+    assert f"version {label[3]} is active instead of {label[4]}; learners wait" in back
     assert f"`embodied weights resume {at}` goes on" in back and "restore=true" in back
     status = said(capsys, "status", at)
-    assert f"wanted:  {label[3]} (rolled back; newest is {label[4]})" in status and "pinned:  no" in status
+    assert f"active:  {label[3]} (rolled back; newest is {label[4]})" in status and "pinned:  no" in status
     assert f"newest:  {label[4]}" in status
     assert f"by {getpass.getuser()}@" in status and "it drops the cube" in status
     assert f"rollback  {label[3]}, from {label[4]}" in status and status.count("\n") == 6 + 7
     state = json.loads(said(capsys, "status", at, "--json"))
-    assert state["wanted"] == label[3] and state["held"]["note"] == "it drops the cube"
+    assert state["active"] == label[3] and state["held"]["note"] == "it drops the cube"
     assert [line["event"] for line in state["audit"]][-3:] == ["pin", "unpin", "rollback"]
     assert "checkpoint of step 20" in said(capsys, "resume", at, "restore=true")
     assert "learner is to restore" in said(capsys, "status", at)
@@ -163,8 +163,8 @@ def newest(registry: Registry) -> int:
     return registry.versions("mlp")[-1].number
 
 
-def wanted(registry: Registry) -> int:
-    version = registry.wanted("mlp")
+def active(registry: Registry) -> int:
+    version = registry.active("mlp")
     assert version is not None
     return version.number
 
@@ -179,7 +179,7 @@ def test_a_live_run_is_rolled_back_resumed_and_restored(
         return bool(switches) and switches[-1]["version"].startswith(f"{number}-")
 
     moved(tmp_path, "rollback", "note=it drops the cube")
-    first = wanted(registry)
+    first = active(registry)
     wait_for(lambda: waits_at(first), process)
     stopped = newest(registry)
     time.sleep(1.2)
@@ -189,7 +189,7 @@ def test_a_live_run_is_rolled_back_resumed_and_restored(
     assert registry.held("mlp") is None and registry.pointers("mlp").serving is None
 
     moved(tmp_path, "rollback")
-    second = wanted(registry)
+    second = active(registry)
     wait_for(lambda: waits_at(second), process)
     stopped, step = newest(registry), registry.restorable("mlp")[0][1]
     weights_then = registry.read("mlp", second)[1]
@@ -247,7 +247,7 @@ def test_a_held_run_that_is_killed_can_be_restored_as_it_is_resumed(
     done = embodied("train", "resume=live", "budget.env_steps=1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"going back {run} to step {step}" in done.stderr
-    assert registry.held("mlp") is None and registry.wanted("mlp") == registry.versions("mlp")[-1]
+    assert registry.held("mlp") is None and registry.active("mlp") == registry.versions("mlp")[-1]
     assert max(int(path.name) for path in run.glob("checkpoints/0*")) == step
 
 
@@ -319,7 +319,7 @@ def test_a_server_is_moved_from_afar(far: Far, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     far.move("status")
     shown = capsys.readouterr().out
-    assert "served:  3-" in shown and "wanted:  3-" in shown and "why; `embodied weights resume address=" in shown
+    assert "served:  3-" in shown and "active:  3-" in shown and "why; `embodied weights resume address=" in shown
     with pytest.raises(UserError, match="versions kept: 1, 2, 3, 4"):
         far.move("pin", "99")
     far.move("resume")
@@ -357,7 +357,7 @@ def test_a_learner_is_held_by_the_server_it_pushes_to(far: Far, tmp_path: Path) 
         for resume in (lambda: far.move("resume"), lambda: moved(tmp_path, "resume"),
                        lambda: moved(tmp_path, "resume", "restore=true")):  # fmt: skip
             far.move("rollback")
-            back = wanted(far.registry)
+            back = active(far.registry)
             wait_for(lambda: registry.held("mlp") is not None, process)
             far.serves(back)
             stopped = far.registry.versions("mlp")[-1].number
@@ -368,7 +368,7 @@ def test_a_learner_is_held_by_the_server_it_pushes_to(far: Far, tmp_path: Path) 
             assert far.registry.held("mlp") is None
             wait_for(lambda: registry.held("mlp") is None, process)
         moved(tmp_path, "rollback")  # of the run itself: its server serves that too, and is not held
-        far.serves(wanted(registry))
+        far.serves(active(registry))
         assert far.registry.held("mlp") is None
         stopped = newest(registry)
         moved(tmp_path, "resume")

@@ -43,7 +43,7 @@ def test_no_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"ipc://{tmp_path}/up"
-    told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "wanted": "20-ab12cd34ef56", "handed_out": 7,
+    told = {"policy": "mlp", "number": 20, "hash": "ab12cd34ef56", "active": "20-ab12cd34ef56", "handed_out": 7,
             "newest": "21-ab12cd34ef56",
             "upstream": UpstreamClient(address, tmp_path).status()["upstream"]}  # fmt: skip
     (tmp_path / "edge").touch()
@@ -53,7 +53,7 @@ def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixt
         "address": address,
         "state": "connected",
         "silent_s": 0.3,
-        "wanted": "22-ab12cd34ef56",
+        "active": "22-ab12cd34ef56",
         "error": "no room",
     }
     cut = {**linked, "state": "cut", "silent_s": 71.0, "error": ""}
@@ -68,18 +68,18 @@ def test_an_edge_says_how_its_link_is(tmp_path: Path, capsys: pytest.CaptureFixt
         weights._show_state(place, place.state())
         shown = capsys.readouterr().out
         assert expected in shown.splitlines() and "handed_out" not in shown
-        assert "wanted:  20-ab12cd34ef56 (older, as upstream wants; newest is 21-ab12cd34ef56)" in shown
+        assert "active:  20-ab12cd34ef56 (older, as upstream wants; newest is 21-ab12cd34ef56)" in shown
 
 
 def test_a_move_waits_for_the_switch_and_says_if_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served, wanted = "4-ab12cd34ef56", "2-ab12cd34ef56"
+    served, active = "4-ab12cd34ef56", "2-ab12cd34ef56"
     troubles = ["", "", "", "it does not fit"]
     asked: list[str] = []
 
     def request(self: Requester, kind: str, **_: object) -> Message:
         asked.append(kind)
-        number = int(wanted[0]) if not troubles and "set_active" in asked else 4
-        body = {"policy": "mlp", "number": number, "hash": "ab12cd34ef56", "wanted": wanted}
+        number = int(active[0]) if not troubles and "set_active" in asked else 4
+        body = {"policy": "mlp", "number": number, "hash": "ab12cd34ef56", "active": active}
         return Message(kind, 1, body={**body, "trouble": troubles.pop(0) if troubles else ""})
 
     monkeypatch.setattr(Requester, "request", request)
@@ -92,12 +92,12 @@ def test_a_move_waits_for_the_switch_and_says_if_there_is_none(tmp_path: Path, m
     assert caught.value.exit_status == 3 and asked == ["status", "set_active", "status", "status"]
     asked.clear()
     troubles[:] = ["", "", ""]
-    assert place.pin(2, "me")["served"] == wanted
+    assert place.pin(2, "me")["served"] == active
     monkeypatch.setattr(
         Requester,
         "request",
         lambda *_, **__: Message(
-            "status", 1, body={"policy": "mlp", "number": 4, "hash": "ab12cd34ef56", "wanted": wanted, "trouble": ""}
+            "status", 1, body={"policy": "mlp", "number": 4, "hash": "ab12cd34ef56", "active": active, "trouble": ""}
         ),
     )
     with pytest.raises(InfrastructureError, match="it is still loading"):

@@ -15,7 +15,7 @@ def test_each_kind_needs_its_permission_and_a_removed_key_is_refused() -> None:
     pusher = Caller("pusher", frozenset({"push"}))
     world.say("a", "hello", 1, caller=reader)
     world.say("a", "offer", 2, caller=reader, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
-    world.say("a", "set_active", 3, caller=reader, body={"slot": "pinned", "version": 1})
+    world.say("a", "set_active", 3, caller=reader, body={"pointer": "pinned", "version": 1})
     world.say("b", "offer", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("b", "act", 5, caller=pusher)
     world.say("b", "status", 6, caller=None)

@@ -217,13 +217,13 @@ class Hearing:
 
 def test_status_holds_the_desks_and_followers_are_heard() -> None:
     world = World()
-    world.desk.offer = Hearing()
+    world.desk.versions = Hearing()
     world.say("edge", "status", 1, body={"follow": {"name": "arm-1", "serving": "3-abc"}})
     world.say("edge", "fetch", 2, body={"offset": 0})
     said = {answer.id: answer for _, answer in world.hear()}
     assert said[1].body["followers"] == 1 and said[1].body["pushes"] == "whole" and said[1].body["policy"] == "tiny"
     assert said[2].kind == "range" and said[2].body == {"offset": 0}
-    assert world.desk.offer.seen == [("edge", {"follow": {"name": "arm-1", "serving": "3-abc"}})]
+    assert world.desk.versions.seen == [("edge", {"follow": {"name": "arm-1", "serving": "3-abc"}})]
 
 
 def test_a_snapshot_is_plain_and_tells_how_long_answers_took() -> None:

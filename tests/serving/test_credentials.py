@@ -86,11 +86,11 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
     )
     assert ask(actor, "status") == ask(learner, "status") == ask(admin, "status") == "status"
     assert ask(actor, "offer") == "unauthorized"
-    assert ask(actor, "set_active", slot="held", version=None) == "unauthorized"
-    assert ask(learner, "set_active", slot="held", version=None) == "unauthorized"
+    assert ask(actor, "set_active", pointer="held", version=None) == "unauthorized"
+    assert ask(learner, "set_active", pointer="held", version=None) == "unauthorized"
     # What follows is malformed, or more than this server keeps, and refused for that, which is the point.
     assert ask(learner, "offer") not in ("unauthorized", "deadline")
-    assert ask(admin, "set_active", slot="held", version=None) not in ("unauthorized", "deadline")
+    assert ask(admin, "set_active", pointer="held", version=None) not in ("unauthorized", "deadline")
     assert ask(admin, "offer") == "unauthorized"
     assert ask(admin, "act") == "unauthorized"
 
@@ -99,7 +99,7 @@ def test_the_refusal_says_what_would_help(served: tuple[str, Path, Path]) -> Non
     address, folder, _ = served
     asking = Requester(address, "policy server", keys=client(folder, "curious", "act"))
     with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious permission=act,administer$"):
-        asking.request("set_active", body={"slot": "held", "version": None}, timeout_s=LONG)
+        asking.request("set_active", body={"pointer": "held", "version": None}, timeout_s=LONG)
     asking.close()
 
 

@@ -32,7 +32,7 @@ STATE: dict[str, Any] = {
             "counts": {"requests": 100, "rows": 800, "batches": 40, "switches": 2, "errors": 1, "busy": 3, "late": 4},
             "outcomes": {"12": [0, 7, 2, 0, 0, 0, 0]},
             "latency": {"buckets": [0.001, 0.01], "counts": [10, 80, 10], "sum": 0.5, "count": 100},
-            "wanted": "13-0123456789ab", "held": {"by": "ops"}, "pinned": "",
+            "active": "13-0123456789ab", "held": {"by": "ops"}, "pinned": "",
             "followers": {"arm \"1\"\n": {"serving": "11-aaaaaaaaaaaa", "heard_s": 0.7}, "new": {"serving": ""}},
         }
     },
@@ -122,7 +122,7 @@ def test_metrics(page: Callable[..., tuple[int, str]]) -> None:
         ("embodied_policy_version", reach): 12,
         ("embodied_policy_held", reach): 1,
         ("embodied_policy_pinned", reach): 0,
-        ("embodied_policy_info", reach, ("serving", "12-ab12cd34ef56"), ("wanted", "13-0123456789ab")): 1,
+        ("embodied_policy_info", ("active", "13-0123456789ab"), reach, ("serving", "12-ab12cd34ef56")): 1,
         ("embodied_follower_version", arm, reach): 11,
         ("embodied_follower_age_seconds", arm, reach): 0.7,
         ("embodied_answer_seconds_bucket", ("le", "0.001"), reach): 10,

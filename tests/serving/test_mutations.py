@@ -58,7 +58,7 @@ def messages() -> list[list[bytes]]:
         ("range", {"version": label, "offset": 0, "hash": "0" * 16}, {"data": np.zeros(100, np.uint8)}),
         ("fetch", {"version": ""}, {}),
         ("fetch", {"version": label, "offset": 0, "size": 100}, {}),
-        ("set_active", {"slot": "pinned", "version": 3, "note": ""}, {}),
+        ("set_active", {"pointer": "pinned", "version": 3, "note": ""}, {}),
         ("heartbeat", {}, {}),
         ("bye", {}, {}),
         *((kind, {}, {}) for kind in sorted(KINDS)),
@@ -200,7 +200,7 @@ def test_nothing_on_the_wire_stops_a_server() -> None:
     enemy.linger = 0
     enemy.connect(address)
     for kind in sorted(KINDS):
-        for body in ({}, {"stop": True}, {"op": "stop"}, {"slot": "held", "version": None}):
+        for body in ({}, {"stop": True}, {"op": "stop"}, {"pointer": "held", "version": None}):
             enemy.send_multipart(encode(Message(kind, 1, "enemy", body=body)))
     enemy.send_multipart([b"TERM"])
     client = RemoteClient(address, timeout_s=30)

@@ -16,7 +16,7 @@ from embodied.train.mailbox import Outbox
 from embodied.train.messages import KEEPER, PUBLISHER, TRAINER, Published, Update
 from embodied.train.publisher import RETRY_S, Patience, Publisher, RestoreAsked
 from embodied.weights.manifest import Version
-from embodied.weights.pointers import Held
+from embodied.weights.pointers import Hold
 from embodied.weights.registry import Registry
 
 SPEC = PolicySpec("mlp", AgentSpec((Stream("x", (1,)),), (Stream("u", (1,)),)), chunk=1, execute=1)
@@ -59,7 +59,7 @@ class Sim:
             self.registry, self.client, SPEC, patience=Patience("run=runs/a", limit_s, self.said.append)
         )
 
-    def publish(self, value: float, restored: Held | None = None, parent: int | None = None) -> int:
+    def publish(self, value: float, restored: Hold | None = None, parent: int | None = None) -> int:
         """Number of the version of an update, once it is served."""
         self.learner.value = value
         self.updates.put(PUBLISHER, Update(0, 0, self.learner.tensors(), restored=restored, parent=parent))
@@ -123,7 +123,7 @@ def test_a_restore_is_raised_and_its_version_ends_the_hold(tmp_path: Path) -> No
     again = Sim(tmp_path)  # a run starts anew from the checkpoint
     number = again.publish(1.0, held)
     assert number > 2 and again.registry.held("mlp") is None
-    assert again.registry.wanted("mlp") == again.learner.version == again.host.version
+    assert again.registry.active("mlp") == again.learner.version == again.host.version
 
 
 def test_it_gives_up_in_the_end_and_says_how_to_resume(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ class FarServer:
     def push(self, manifest: Any, tensors: Any, back: bool = False, signature: str = "") -> tuple[int, str]:
         self.registry.adopt(manifest, tensors, signature)
         self.pushed.append(manifest.number)
-        wanted = self.registry.wanted("mlp")
-        assert wanted is not None
-        served: Version = self.host.switch(*self.registry.read("mlp", wanted.label), back=True)
+        active = self.registry.active("mlp")
+        assert active is not None
+        served: Version = self.host.switch(*self.registry.read("mlp", active.label), back=True)
         return served
 
     def version(self) -> tuple[int, str]:
@@ -212,7 +212,7 @@ def test_a_server_that_is_held_holds_the_run_until_it_takes_versions_again(tmp_p
     assert run.registry.held("mlp") is None
     held = next(line for line in run.registry.audit() if line["event"] == "rollback")
     assert held["by"] == "the policy server" and held["version"].startswith("2-")
-    assert run.publish(5.0) == 5 and run.registry.wanted("mlp") == run.registry.find("mlp", 5)
+    assert run.publish(5.0) == 5 and run.registry.active("mlp") == run.registry.find("mlp", 5)
     assert len(run.said) == 1 and "version 2-" in run.said[0]
 
 

@@ -1,4 +1,4 @@
-"""An edge's puller with a link and a clock of its own, which answers from an `VersionServer` in the same thread."""
+"""An edge's replicator with a link and a clock of its own, which answers from an `VersionServer` in the same thread."""
 
 import heapq
 from collections import Counter
@@ -11,7 +11,7 @@ import numpy as np
 from embodied.errors import DeadlineExceeded, EmbodiedError
 from embodied.serving.answer import Answer
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weight_sync.rate_limit import Pace
+from embodied.weight_sync.rate_limit import RateLimiter
 from embodied.weight_sync.replicator import Replicator
 from embodied.weight_sync.version_server import VersionServer
 from embodied.weights.manifest import Version
@@ -37,8 +37,8 @@ class Clock:
 class FakeLink:
     """Answers from an `VersionServer`, one after the other as fast as `rate` bytes per second allow."""
 
-    def __init__(self, offer: VersionServer, clock: Clock, rate: float = float("inf")) -> None:
-        self.offer, self.clock, self.rate = offer, clock, rate
+    def __init__(self, versions: VersionServer, clock: Clock, rate: float = float("inf")) -> None:
+        self.versions, self.clock, self.rate = versions, clock, rate
         self.cut = False
         self.asked: Counter[tuple[str, int, int]] = Counter()
         self.sent: list[tuple[float, int]] = []
@@ -102,10 +102,10 @@ class FakeLink:
                 heapq.heappush(self._answers, (self._free, message.id, answer))
 
     def _answer(self, message: Message) -> Message | EmbodiedError:
-        self.offer.tick()
+        self.versions.tick()
         if message.kind == "status":
-            self.offer.record_edge("session", message.body)
-            return Message("status", message.id, body=dict(self.offer.status()))
+            self.versions.record_edge("session", message.body)
+            return Message("status", message.id, body=dict(self.versions.status()))
         found: list[Message] = []
         answer = Answer(
             "session",
@@ -113,7 +113,7 @@ class FakeLink:
             lambda error: None,
         )
         try:
-            self.offer.handle(message, answer)
+            self.versions.handle(message, answer)
         except EmbodiedError as error:
             return error
         return found[0]
@@ -123,9 +123,9 @@ class Edge(NamedTuple):
     clock: Clock
     above: Registry
     here: Registry
-    offer: VersionServer
+    versions: VersionServer
     link: FakeLink
-    puller: Replicator
+    replicator: Replicator
 
     def publish(self, tag: int) -> Version:
         return self.above.publish("tiny", self.above.reserve("tiny"), tensors(tag), SPEC.to_dict()).version
@@ -133,26 +133,26 @@ class Edge(NamedTuple):
     def run(self, seconds: float) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
-            pause = self.puller.step(min(0.2, end - self.clock.now))
+            pause = self.replicator.step(min(0.2, end - self.clock.now))
             self.clock.now += pause
 
     def kept(self) -> list[int]:
         return [version.number for version in self.here.versions("tiny")]
 
-    def wanted(self) -> int:
-        found = self.here.wanted("tiny")
+    def active(self) -> int:
+        found = self.here.active("tiny")
         return found.number if found else 0
 
 
 def edge(folder: Path, rate: float = float("inf"), mbit: float = 0.0, **options: Any) -> Edge:
     clock = Clock()
     above, here = Registry(folder / "above"), Registry(folder / "here", **options)
-    offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=above, clock=clock)
-    link = FakeLink(offer, clock, rate)
-    return Edge(clock, above, here, offer, link, puller(folder, link, here, clock, mbit))
+    versions = VersionServer(VersionedPolicy(TinyPolicy()), registry=above, clock=clock)
+    link = FakeLink(versions, clock, rate)
+    return Edge(clock, above, here, versions, link, replicator(folder, link, here, clock, mbit))
 
 
-def puller(folder: Path, link: FakeLink, here: Registry, clock: Clock, mbit: float = 0.0) -> Replicator:
+def replicator(folder: Path, link: FakeLink, here: Registry, clock: Clock, mbit: float = 0.0) -> Replicator:
     return Replicator(
         link,
         here,
@@ -160,9 +160,9 @@ def puller(folder: Path, link: FakeLink, here: Registry, clock: Clock, mbit: flo
         "served",
         SPEC,
         {name: (array.shape, array.dtype.name) for name, array in tensors(0).items()},
-        lambda: here.wanted("tiny") or Version(0, ""),
+        lambda: here.active("tiny") or Version(0, ""),
         name="arm-3",
-        pace=Pace(mbit, clock),
+        limiter=RateLimiter(mbit, clock),
         clock=clock,
     )
 

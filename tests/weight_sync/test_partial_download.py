@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied.errors import InfrastructureError, MessageError
-from embodied.weight_sync.partial_download import PartialDownload, sweep
+from embodied.weight_sync.partial_download import PartialDownload, remove_stale
 from embodied.weights.transfer import range_hash
 
 LABEL, CONTENT = "3-ab12cd34ef56", "a" * 64
 DATA = np.random.default_rng(0).integers(0, 255, 1000, dtype=np.uint8)
 
 
-def write(spool: PartialDownload, start: int, end: int) -> None:
+def write(download: PartialDownload, start: int, end: int) -> None:
     part = DATA[start:end]
-    spool.write(start, part, range_hash(part))
+    download.write(start, part, range_hash(part))
 
 
 @settings(max_examples=60, deadline=None)
@@ -28,33 +28,33 @@ def write(spool: PartialDownload, start: int, end: int) -> None:
 def test_any_ranges_in_any_order_with_restarts_between(ranges: list[tuple[int, int, bool]]) -> None:
     got = np.zeros(1000, bool)
     with tempfile.TemporaryDirectory() as name:
-        spool = PartialDownload(Path(name), LABEL, CONTENT, 1000)
+        download = PartialDownload(Path(name), LABEL, CONTENT, 1000)
         for start, size, restart in ranges:
             end = min(start + size, 1000)
-            write(spool, start, end)
+            write(download, start, end)
             got[start:end] = True
             if restart:
-                spool.close()
-                spool = PartialDownload(Path(name), LABEL, CONTENT, 1000)
+                download.close()
+                download = PartialDownload(Path(name), LABEL, CONTENT, 1000)
             missing = np.zeros(1000, bool)
-            for first, last in spool.missing():
+            for first, last in download.missing():
                 missing[first:last] = True
             np.testing.assert_array_equal(missing, ~got)
-            assert spool.received == got.sum()
-        for start, end in spool.missing():
-            write(spool, start, end)
-        assert spool.complete
-        content = spool.content()
-        spool.discard()
+            assert download.received == got.sum()
+        for start, end in download.missing():
+            write(download, start, end)
+        assert download.complete
+        content = download.content()
+        download.discard()
         np.testing.assert_array_equal(content, DATA)
         assert list(Path(name).iterdir()) == []
 
 
 def test_what_was_altered_or_torn_is_missing_again(tmp_path: Path) -> None:
-    spool = PartialDownload(tmp_path, LABEL, CONTENT, 1000)
+    download = PartialDownload(tmp_path, LABEL, CONTENT, 1000)
     for start in range(0, 1000, 100):
-        write(spool, start, start + 100)
-    spool.close()
+        write(download, start, start + 100)
+    download.close()
     with (tmp_path / f"{LABEL}.part").open("r+b") as file:
         file.seek(250)
         file.write(bytes(10))
@@ -70,32 +70,32 @@ def test_what_was_altered_or_torn_is_missing_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [".part", ".journal"])
 def test_without_one_of_the_files_all_is_missing(tmp_path: Path, lost: str) -> None:
-    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
-        write(spool, 0, 500)
+    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as download:
+        write(download, 0, 500)
     (tmp_path / f"{LABEL}{lost}").unlink()
-    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
-        assert spool.missing() == [(0, 1000)]
+    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as download:
+        assert download.missing() == [(0, 1000)]
 
 
 def test_another_content_under_the_label_starts_anew(tmp_path: Path) -> None:
-    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
-        write(spool, 0, 500)
-    with PartialDownload(tmp_path, LABEL, "b" * 64, 800) as spool:
-        assert spool.missing() == [(0, 800)]
+    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as download:
+        write(download, 0, 500)
+    with PartialDownload(tmp_path, LABEL, "b" * 64, 800) as download:
+        assert download.missing() == [(0, 800)]
         assert (tmp_path / f"{LABEL}.part").stat().st_size == 800
-    with PartialDownload(tmp_path, LABEL, CONTENT, 0) as spool:
-        assert spool.complete and spool.content().size == 0
+    with PartialDownload(tmp_path, LABEL, CONTENT, 0) as download:
+        assert download.complete and download.content().size == 0
 
 
 def test_damaged_and_foreign_ranges_are_refused(tmp_path: Path) -> None:
-    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
+    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as download:
         with pytest.raises(MessageError, match="bytes 0 to 10 arrived damaged"):
-            spool.write(0, DATA[:10], range_hash(DATA[:9]))
+            download.write(0, DATA[:10], range_hash(DATA[:9]))
         with pytest.raises(MessageError, match="bytes 995 to 1005 of 1000"):
-            spool.write(995, DATA[:10], range_hash(DATA[:10]))
+            download.write(995, DATA[:10], range_hash(DATA[:10]))
         with pytest.raises(MessageError, match="bytes -1 to 9"):
-            spool.write(-1, DATA[:10], range_hash(DATA[:10]))
-        assert spool.received == 0
+            download.write(-1, DATA[:10], range_hash(DATA[:10]))
+        assert download.received == 0
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,15 +113,15 @@ def test_a_file_system_that_claims_no_space_in_advance(tmp_path: Path, monkeypat
         raise OSError(errno.EOPNOTSUPP, "no")
 
     monkeypatch.setattr(os, "posix_fallocate", unable)
-    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as spool:
-        write(spool, 0, 1000)
-        np.testing.assert_array_equal(spool.content(), DATA)
+    with PartialDownload(tmp_path, LABEL, CONTENT, 1000) as download:
+        write(download, 0, 1000)
+        np.testing.assert_array_equal(download.content(), DATA)
 
 
-def test_sweep_keeps_one(tmp_path: Path) -> None:
+def test_remove_stale_keeps_one(tmp_path: Path) -> None:
     for label in (LABEL, "4-000000000000", "5-000000000000"):
         PartialDownload(tmp_path, label, CONTENT, 10).close()
     (tmp_path / "note.txt").touch()
-    sweep(tmp_path, keep=LABEL)
+    remove_stale(tmp_path, keep=LABEL)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{LABEL}.journal", f"{LABEL}.part", "note.txt"]
-    sweep(tmp_path / "missing")
+    remove_stale(tmp_path / "missing")

@@ -279,7 +279,7 @@ def test_a_full_disk_is_answered_and_ranges_are_kept() -> None:
         def versions(self, policy: str) -> list[Version]:
             return []
 
-        def wanted(self, policy: str) -> Version | None:
+        def active(self, policy: str) -> Version | None:
             return manifest(1).version
 
         def held(self, policy: str) -> object | None:

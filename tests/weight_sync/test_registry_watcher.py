@@ -29,18 +29,18 @@ class Server:
         self.registry, self.now = Registry(folder), 0.0
         self.host = VersionedPolicy(TinyPolicy(), TinyPolicy())
         self.loader = Loader(self.host, audited(self.registry, "tiny", "ipc:///tmp/a"))
-        self.follower = RegistryWatcher(self.host, self.loader, self.registry, clock=lambda: self.now)
+        self.watcher = RegistryWatcher(self.host, self.loader, self.registry, clock=lambda: self.now)
         self.answers: list[tuple[str, Mapping[str, Any]] | EmbodiedError] = []
 
     def tick(self) -> None:
         self.loader.tick()
-        self.follower.tick()
+        self.watcher.tick()
 
     def settle(self, until: Callable[[], bool]) -> None:
         """Tick, the clock going on, until something holds."""
         limit = time.monotonic() + 20
         while not until():
-            assert time.monotonic() < limit, self.follower.status()
+            assert time.monotonic() < limit, self.watcher.status()
             self.now += 0.11
             self.tick()
             time.sleep(0.001)
@@ -54,7 +54,7 @@ class Server:
         answer = Answer(
             "session", lambda kind, body, _: self.answers.append((kind, body)), lambda e: self.answers.append(e)
         )
-        self.follower.handle(Message("set_active", id, "session", "tiny", body=body), answer)
+        self.watcher.handle(Message("set_active", id, "session", "tiny", body=body), answer)
         self.settle(lambda: len(self.answers) > count)
         said = self.answers[-1]
         if isinstance(said, EmbodiedError):
@@ -83,7 +83,7 @@ def tag(server: Server) -> float:
 
 def test_whatever_moves_the_pointers_is_followed(server: Server, tmp_path: Path) -> None:
     server.tick()
-    assert server.follower.status()["wanted"] == "" and server.host.manifest is None
+    assert server.watcher.status()["active"] == "" and server.host.manifest is None
     other = Registry(tmp_path)
     for number in (1, 2, 3):
         assert publish(other) == number and server.serves(number) and tag(server) == number
@@ -94,15 +94,15 @@ def test_whatever_moves_the_pointers_is_followed(server: Server, tmp_path: Path)
     assert server.serves(4)
     other.rollback("tiny", by="anna")
     assert server.serves(3) and tag(server) == 3
-    held = server.follower.status()["held"]
+    held = server.watcher.status()["held"]
     assert held["by"] == "anna"
     other.resume("tiny")
-    server.settle(lambda: server.follower.status()["held"] is None)
+    server.settle(lambda: server.watcher.status()["held"] is None)
     assert server.host.version.number == 3
     publish(other)
     assert server.serves(5)
-    assert server.follower.status() == {
-        "wanted": server.host.version.label, "newest": server.host.version.label, "pinned": "", "held": None, "kept": 5,
+    assert server.watcher.status() == {
+        "active": server.host.version.label, "newest": server.host.version.label, "pinned": "", "held": None, "kept": 5,
         "trouble": "",
     }  # fmt: skip
     server.loader.close()
@@ -122,7 +122,7 @@ def test_the_disk_is_looked_at_once_per_interval(server: Server, monkeypatch: py
     looks = []
     look = server.registry.revision
     monkeypatch.setattr(server.registry, "revision", lambda policy: (looks.append(policy), look(policy))[1])
-    monkeypatch.setattr(server.registry, "wanted", lambda policy: pytest.fail("read though nothing changed"))
+    monkeypatch.setattr(server.registry, "active", lambda policy: pytest.fail("read though nothing changed"))
     for _ in range(50):
         server.now += 0.0211
         server.tick()
@@ -143,20 +143,20 @@ def test_a_damaged_version_is_said_once_and_left_alone(
     reads = []
     read = Registry.read
     monkeypatch.setattr(Registry, "read", lambda self, *which: (reads.append(which), read(self, *which))[1])
-    server.settle(lambda: bool(server.follower.status()["trouble"]))
+    server.settle(lambda: bool(server.watcher.status()["trouble"]))
     for _ in range(30):
         server.now += 0.2
         server.tick()
-    assert "model.safetensors" in server.follower.status()["trouble"]
+    assert "model.safetensors" in server.watcher.status()["trouble"]
     assert server.host.version.number == 2 and tag(server) == 2
     assert len(reads) == 1 and len([r for r in caplog.records if "goes on being served" in r.message]) == 1
     assert publish(server.registry) == 3
-    server.settle(lambda: server.follower.status()["kept"] == 3)
+    server.settle(lambda: server.watcher.status()["kept"] == 3)
     assert len(reads) == 1, "a publication moves no pointer"
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
         server.registry.pin("tiny", 1)
     file.write_bytes(whole)
-    assert server.serves(1) and server.follower.status()["trouble"] == "", "mended, and no pointer was moved"
+    assert server.serves(1) and server.watcher.status()["trouble"] == "", "mended, and no pointer was moved"
     server.registry.unpin("tiny")
     assert server.serves(3)
 
@@ -167,13 +167,13 @@ def test_a_damaged_version_is_not_pointed_at(server: Server) -> None:
     assert server.serves(3)
     file = server.registry.path("tiny", server.registry.find("tiny", 2)) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    for id, slot in enumerate(("pinned", "serving")):
-        refused = server.set_active(id=id, slot=slot, version=2)
+    for id, pointer in enumerate(("pinned", "serving")):
+        refused = server.set_active(id=id, pointer=pointer, version=2)
         assert isinstance(refused, CorruptFile) and str(file) in refused.where
-    status = server.follower.status()
+    status = server.watcher.status()
     assert (status["pinned"], status["held"], server.host.version.number) == ("", None, 3)
-    said = server.set_active(id=9, slot="serving", version=None)
-    assert not isinstance(said, EmbodiedError) and said["wanted"].startswith("1-"), "the damaged one is passed over"
+    said = server.set_active(id=9, pointer="serving", version=None)
+    assert not isinstance(said, EmbodiedError) and said["active"].startswith("1-"), "the damaged one is passed over"
     assert server.serves(1)
 
 
@@ -211,9 +211,9 @@ def test_switches_a_disk_did_not_take_are_written_later_in_order(
     monkeypatch.setattr(audit, "append_line", append_line)
     for number in (1, 2, 3):
         assert publish(Registry(server.registry.folder)) == number and server.serves(number)
-    server.settle(lambda: server.registry.behind)
+    server.settle(lambda: server.registry.has_pending)
     full = False
-    server.settle(lambda: not server.registry.behind)
+    server.settle(lambda: not server.registry.has_pending)
     server.registry.pin("tiny", 1)
     assert server.serves(1)
     server.loader.close()
@@ -227,11 +227,11 @@ def test_damaged_pointers_leave_what_is_served(server: Server, tmp_path: Path) -
     publish(server.registry)
     assert server.serves(1)
     (tmp_path / "active.json").write_text("{")
-    server.settle(lambda: "active.json" in server.follower.status()["trouble"])
+    server.settle(lambda: "active.json" in server.watcher.status()["trouble"])
     assert tag(server) == 1
     (tmp_path / "active.json").unlink()
     publish(server.registry)
-    assert server.serves(2) and server.follower.status()["trouble"] == ""
+    assert server.serves(2) and server.watcher.status()["trouble"] == ""
 
 
 def test_a_point_moves_the_pointers_and_is_answered_when_they_have_moved(server: Server) -> None:
@@ -239,30 +239,31 @@ def test_a_point_moves_the_pointers_and_is_answered_when_they_have_moved(server:
         publish(server.registry)
     assert server.serves(4)
     labels = {v.number: v.label for v in server.registry.versions("tiny")}
-    said = server.set_active(slot="pinned", version=2)
-    assert said == {"wanted": labels[2], "pinned": labels[2], "held": None}
+    said = server.set_active(pointer="pinned", version=2)
+    assert said == {"active": labels[2], "pinned": labels[2], "held": None}
     assert server.serves(2)
-    assert isinstance(server.set_active(slot="serving", version=None), UserError)
-    assert server.set_active(slot="pinned", version=None) == {"wanted": labels[4], "pinned": "", "held": None}
+    assert isinstance(server.set_active(pointer="serving", version=None), UserError)
+    assert server.set_active(pointer="pinned", version=None) == {"active": labels[4], "pinned": "", "held": None}
     for _ in range(3):  # sent again after a lost connection
-        said = server.set_active(id=7, slot="serving", version=None, note="drops it", by="anna@lab")
-        assert not isinstance(said, EmbodiedError) and said["wanted"] == labels[3]
+        said = server.set_active(id=7, pointer="serving", version=None, note="drops it", by="anna@lab")
+        assert not isinstance(said, EmbodiedError) and said["active"] == labels[3]
         assert (said["held"]["by"], said["held"]["note"]) == ("anna@lab", "drops it")
     assert server.serves(3)
-    said = server.set_active(id=8, slot="serving", version=labels[1])
-    assert not isinstance(said, EmbodiedError) and said["wanted"] == labels[1] and said["held"]["by"] == "session"
-    assert server.set_active(slot="held", version=None) == {"wanted": labels[1], "pinned": "", "held": None}
+    said = server.set_active(id=8, pointer="serving", version=labels[1])
+    assert not isinstance(said, EmbodiedError) and said["active"] == labels[1] and said["held"]["by"] == "session"
+    assert server.set_active(pointer="held", version=None) == {"active": labels[1], "pinned": "", "held": None}
     assert server.serves(1)
-    refused = server.set_active(slot="pinned", version=99)
+    refused = server.set_active(pointer="pinned", version=99)
     assert isinstance(refused, EmbodiedError) and "versions kept: 1, 2, 3, 4" in refused.line()
 
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"slot": "previous"}, {"slot": ["pinned"]}, {"slot": "pinned", "version": 1.5},
-     {"slot": "pinned", "version": -1}, {"slot": "pinned", "version": True}, {"slot": "serving", "version": []},
-     {"slot": "held", "version": 1},
-     {"slot": "pinned", "version": 2**60}],
+    [{}, {"pointer": "previous"}, {"pointer": ["pinned"]}, {"pointer": "pinned", "version": 1.5},
+     {"pointer": "pinned", "version": -1}, {"pointer": "pinned", "version": True},
+     {"pointer": "serving", "version": []},
+     {"pointer": "held", "version": 1},
+     {"pointer": "pinned", "version": 2**60}],
 )  # fmt: skip
 def test_a_malformed_set_active_is_refused(server: Server, body: dict[str, Any]) -> None:
     with pytest.raises(MessageError):

@@ -14,23 +14,23 @@ from embodied.weights.manifest import Manifest
 from embodied.weights.registry import Registry
 from embodied.wire.message import Message
 from tests.serving.tiny import SPEC
-from tests.weight_sync.pulled import BYTES, FakeLink, edge, left, puller, tensors
+from tests.weight_sync.pulled import BYTES, FakeLink, edge, left, replicator, tensors
 
 
 def test_follows_and_reports(tmp_path: Path) -> None:
     this = edge(tmp_path)
     this.run(2)
-    assert (this.kept(), this.puller.status()["state"], this.puller.status()["wanted"]) == ([], "connected", "")
+    assert (this.kept(), this.replicator.status()["state"], this.replicator.status()["active"]) == ([], "connected", "")
     first = this.publish(1)
     this.run(2)
     assert this.kept() == [1] and left(tmp_path) == []
     np.testing.assert_array_equal(this.here.read("tiny", 1)[1]["weight"], tensors(1)["weight"])
-    assert this.offer.status()["followers"]["arm-3"]["serving"] == first.label
+    assert this.versions.status()["followers"]["arm-3"]["serving"] == first.label
     for tag in range(2, 9):
         this.publish(tag)
     this.run(2)
-    assert this.kept() == [1, 8] and this.wanted() == 8
-    assert max(this.link.asked.values()) == 1 and this.puller.status()["error"] == ""
+    assert this.kept() == [1, 8] and this.active() == 8
+    assert max(this.link.asked.values()) == 1 and this.replicator.status()["error"] == ""
 
 
 def test_rollbacks_and_pins_upstream_arrive_and_those_made_here_win(tmp_path: Path) -> None:
@@ -41,29 +41,29 @@ def test_rollbacks_and_pins_upstream_arrive_and_those_made_here_win(tmp_path: Pa
     assert this.kept() == [3, 4]
     this.above.rollback("tiny", 3)
     this.run(2)
-    assert this.wanted() == 3 and this.here.held("tiny") is None
+    assert this.active() == 3 and this.here.held("tiny") is None
     this.above.resume("tiny")
     this.publish(5)
     this.run(2)
-    assert this.wanted() == 5
+    assert this.active() == 5
     this.above.pin("tiny", 1)
     this.run(2)
-    assert this.wanted() == 1 and 1 in this.kept(), "fetched again, and kept though older than those kept"
+    assert this.active() == 1 and 1 in this.kept(), "fetched again, and kept though older than those kept"
     this.above.unpin("tiny")
     this.run(2)
-    assert this.wanted() == 5
+    assert this.active() == 5
     this.here.pin("tiny", 1)
     this.publish(6)
     this.run(2)
-    assert this.wanted() == 1 and 6 in this.kept()
+    assert this.active() == 1 and 6 in this.kept()
     this.here.unpin("tiny")
     this.here.rollback("tiny", 5, by="somebody here")
     this.publish(7)
     this.run(2)
-    assert this.wanted() == 5 and 7 not in this.kept()
+    assert this.active() == 5 and 7 not in this.kept()
     this.here.resume("tiny")
     this.run(2)
-    assert this.wanted() == 7
+    assert this.active() == 7
 
 
 def test_a_link_slower_than_upstream_publishes_still_brings_versions(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_link_slower_than_upstream_publishes_still_brings_versions(tmp_path: P
         this.run(10)
     kept = [int(line["version"].split("-")[0]) for line in this.here.audit() if line["event"] == "adopt"]
     assert len(kept) >= 4 and kept == sorted(kept)
-    assert this.wanted() >= 12
+    assert this.active() >= 12
     asked = sum(size * count for (_, _, size), count in this.link.asked.items())
     assert asked <= 1.6 * BYTES * (len(kept) + 1)
 
@@ -89,12 +89,12 @@ def test_a_version_half_here_is_finished_and_one_less_than_half_is_dropped(tmp_p
     third = this.publish(3)
     this.run(6)
     assert [name.partition("-")[0] for name in left(tmp_path)] == ["3", "3"]
-    assert this.puller.status()["pulling"]["version"] == third.label
+    assert this.replicator.status()["pulling"]["version"] == third.label
     this.publish(4)
     this.run(35)
     assert this.kept()[:2] == [1, 3], "it overtook one, so it is not overtaken itself"
     this.run(60)
-    assert this.wanted() == 4
+    assert this.active() == 4
 
 
 def test_a_rollback_upstream_drops_what_is_being_fetched(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_rollback_upstream_drops_what_is_being_fetched(tmp_path: Path) -> None
     assert left(tmp_path) != []
     this.above.rollback("tiny", 1)
     this.run(4)
-    assert left(tmp_path) == [] and this.kept() == [1] and "pulling" not in this.puller.status()
+    assert left(tmp_path) == [] and this.kept() == [1] and "pulling" not in this.replicator.status()
 
 
 def test_a_cut_link_loses_nothing_that_arrived(tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_a_cut_link_loses_nothing_that_arrived(tmp_path: Path) -> None:
     this.run(15)
     this.link.cut = True
     this.run(300)
-    status = this.puller.status()
+    status = this.replicator.status()
     assert status["state"] == "cut" and status["silent_s"] > 200 and "no answer" in status["error"]
     here = status["pulling"]["bytes"]
     assert here > BYTES / 4
     before = Counter(this.link.asked)
     this.link.cut = False
     this.run(60)
-    assert this.kept() == [1] and this.puller.status()["state"] == "connected"
+    assert this.kept() == [1] and this.replicator.status()["state"] == "connected"
     after = this.link.asked - before
     assert sum(size * count for (_, _, size), count in after.items()) <= BYTES + 4 - here
 
@@ -152,14 +152,14 @@ def test_a_damaged_version_is_fetched_again(tmp_path: Path, name: str, caplog: p
     this.run(5)
     file = this.here.path("tiny", version) / name
     file.write_bytes(file.read_bytes()[:-9])
-    link = FakeLink(this.offer, this.clock)
+    link = FakeLink(this.versions, this.clock)
     here = Registry(this.here.folder)
-    again = this._replace(link=link, here=here, puller=puller(tmp_path, link, here, this.clock))
+    again = this._replace(link=link, here=here, replicator=replicator(tmp_path, link, here, this.clock))
     again.run(5)
     np.testing.assert_array_equal(Registry(here.folder).read("tiny", 1)[1]["weight"], tensors(1)["weight"])
     assert [line["event"] for line in here.audit()] == ["adopt", "mend"] and left(tmp_path) == []
     assert len([line for line in caplog.messages if "fetched again" in line]) == 1
-    assert again.puller.status()["error"] == "" and again.wanted() == 1
+    assert again.replicator.status()["error"] == "" and again.active() == 1
     file.write_bytes(file.read_bytes()[:-9])
     again.run(5)
     assert here.audit()[-1]["event"] == "mend" and here.read("tiny", 1), "found while it runs, too"
@@ -176,7 +176,7 @@ def test_what_is_here_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert this.kept() == [1, 2] and reads == [], "what has just been verified is not read again"
     here = Registry(this.here.folder)
     monkeypatch.setattr(here, "read", lambda *which: (reads.append(which), read(here, *which))[1])
-    this._replace(puller=puller(tmp_path, this.link, here, this.clock)).run(20)
+    this._replace(replicator=replicator(tmp_path, this.link, here, this.clock)).run(20)
     assert len(reads) == 1
 
 
@@ -184,9 +184,9 @@ def test_a_killed_edge_goes_on_where_it_was(tmp_path: Path) -> None:
     this = edge(tmp_path, rate=BYTES / 30)
     this.publish(1)
     this.run(20)
-    here = this.puller.status()["pulling"]["bytes"]
-    link = FakeLink(this.offer, this.clock, BYTES / 30)
-    again = this._replace(link=link, puller=puller(tmp_path, link, this.here, this.clock))
+    here = this.replicator.status()["pulling"]["bytes"]
+    link = FakeLink(this.versions, this.clock, BYTES / 30)
+    again = this._replace(link=link, replicator=replicator(tmp_path, link, this.here, this.clock))
     again.run(20)
     assert again.kept() == [1]
     assert sum(size for _, _, size in link.asked) == BYTES + 4 - here
@@ -207,7 +207,7 @@ def test_damaged_ranges_are_asked_again(tmp_path: Path) -> None:
     this.publish(1)
     this.run(30)
     assert this.kept() == [1] and sum(this.link.asked.values()) - len(this.link.asked) <= 3
-    assert this.puller.status()["error"] == ""
+    assert this.replicator.status()["error"] == ""
 
 
 def test_a_version_damaged_upstream_is_given_up_and_the_next_one_taken(tmp_path: Path) -> None:
@@ -219,11 +219,11 @@ def test_a_version_damaged_upstream_is_given_up_and_the_next_one_taken(tmp_path:
     path.write_bytes(data)
     this.run(300)
     assert this.kept() == [] and left(tmp_path) == []
-    assert "other content than was published" in this.puller.status()["error"]
+    assert "other content than was published" in this.replicator.status()["error"]
     assert sum(size * count for (_, _, size), count in this.link.asked.items()) == 3 * (BYTES + 4)
     this.publish(2)
     this.run(5)
-    assert this.kept() == [2] and this.puller.status()["error"] == ""
+    assert this.kept() == [2] and this.replicator.status()["error"] == ""
 
 
 @pytest.mark.parametrize("what", ["shape", "dtype", "missing", "extra", "spec"])
@@ -244,7 +244,7 @@ def test_a_version_that_does_not_fit_is_refused_before_it_is_asked_for(tmp_path:
     this.above.publish("tiny", this.above.reserve("tiny"), given, spec)
     this.run(5)
     assert not this.link.asked and this.kept() == [] and left(tmp_path) == []
-    assert "restart this edge" in this.puller.status()["error"]
+    assert "restart this edge" in this.replicator.status()["error"]
     this.publish(2)
     this.run(5)
     assert this.kept() == [2]
@@ -255,10 +255,10 @@ def test_a_number_that_names_another_content_here_is_refused_before_it_is_asked_
     this.publish(1)
     this.here.publish("tiny", this.here.reserve("tiny"), tensors(7), SPEC.to_dict())
     this.run(5)
-    assert not this.link.asked and "give this edge another folder" in this.puller.status()["error"]
+    assert not this.link.asked and "give this edge another folder" in this.replicator.status()["error"]
     this.publish(2)
     this.run(5)
-    assert this.wanted() == 2
+    assert this.active() == 2
 
 
 class Strict:
@@ -276,7 +276,7 @@ def test_only_signed_versions_are_fetched_where_a_key_says_so(tmp_path: Path) ->
     this = edge(tmp_path, trusted=Strict())
     this.publish(1)
     this.run(5)
-    assert not this.link.asked and "its signature does not fit" in this.puller.status()["error"]
+    assert not this.link.asked and "its signature does not fit" in this.replicator.status()["error"]
     this.above.signer = Signer()
     second = this.publish(2)
     this.run(5)
@@ -318,13 +318,13 @@ def test_a_full_disk_is_said_and_tried_again_ever_more_rarely(tmp_path: Path, mo
     monkeypatch.setattr(shutil, "disk_usage", full)
     this.publish(1)
     this.run(200)
-    assert "no disk space for 1048580 bytes" in this.puller.status()["error"] and left(tmp_path) == []
+    assert "no disk space for 1048580 bytes" in this.replicator.status()["error"] and left(tmp_path) == []
     assert not this.link.asked
     pauses = np.diff(looks)
     assert 5 <= len(looks) <= 9 and pauses[-1] > 4 * pauses[0]
     monkeypatch.undo()
     this.run(70)
-    assert this.kept() == [1] and this.puller.status()["error"] == ""
+    assert this.kept() == [1] and this.replicator.status()["error"] == ""
 
 
 def test_a_disk_that_fills_up_meanwhile_frees_what_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +336,7 @@ def test_a_disk_that_fills_up_meanwhile_frees_what_arrived(tmp_path: Path, monke
     monkeypatch.setattr(this.here, "adopt", full)
     this.publish(1)
     this.run(20)
-    assert this.puller.status()["error"].startswith("no disk space") and left(tmp_path) == []
+    assert this.replicator.status()["error"].startswith("no disk space") and left(tmp_path) == []
     monkeypatch.undo()
     this.run(40)
     assert this.kept() == [1]
@@ -383,5 +383,5 @@ def test_nonsense_from_upstream_harms_nothing(tmp_path: Path) -> None:
     this.link.change = lambda message: message
     last = this.publish(5)
     this.run(70)
-    assert this.here.wanted("tiny") == last
-    assert this.puller.status()["error"] == ""
+    assert this.here.active("tiny") == last
+    assert this.replicator.status()["error"] == ""

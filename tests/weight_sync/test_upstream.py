@@ -94,7 +94,7 @@ def test_two_edges_follow_one_of_them_late_and_go_back_with_upstream(world: Worl
     ):
         client.push(world.registry.manifest("tiny", 3), heavy(3))
     found = status(one)["upstream"]
-    assert found["state"] == "connected" and found["wanted"].startswith("3-") and found["error"] == ""
+    assert found["state"] == "connected" and found["active"].startswith("3-") and found["error"] == ""
 
 
 def test_a_cut_link_and_kills_on_both_sides(world: World, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_keys_without_the_key_of_who_signs_are_refused(tmp_path: Path) -> None:
     create_server(tmp_path / "keys")
     carried = add_client(tmp_path / "keys", "arm", ["act"])
     upstream = UpstreamClient("tcp://192.0.2.1:5555", tmp_path / "edge", keys=carried)
-    upstream._known = UpstreamInfo("served", SPEC, BUILD)
+    upstream._info = UpstreamInfo("served", SPEC, BUILD)
     with pytest.raises(UserError, match=r"no signing.key in it, so no version could be checked"):
         upstream.start(Registry(tmp_path / "edge"), heavy(0), lambda: Version(0, ""))
     assert upstream.status()["upstream"]["final"] is False

@@ -30,7 +30,7 @@ MANY = {
 }
 
 
-def ask(offer: VersionServer, **body: Any) -> Message:
+def ask(server: VersionServer, **body: Any) -> Message:
     """The answer as it looks after its way over the wire."""
     found: list[Message] = []
 
@@ -40,15 +40,15 @@ def ask(offer: VersionServer, **body: Any) -> Message:
     def refuse(error: EmbodiedError) -> None:
         raise error
 
-    offer.handle(Message("fetch", 1, body=body), Answer("session", send, refuse))
+    server.handle(Message("fetch", 1, body=body), Answer("session", send, refuse))
     return found[0]
 
 
-def ask_until(offer: VersionServer, **body: Any) -> Message:
+def ask_until(server: VersionServer, **body: Any) -> Message:
     end = time.monotonic() + 20
     while True:
         try:
-            return ask(offer, **body)
+            return ask(server, **body)
         except Busy:
             assert time.monotonic() < end
             time.sleep(0.005)
@@ -82,43 +82,43 @@ def test_any_range_is_what_the_content_says(tmp_path: Path, data: st.DataObject)
 
 def test_manifests_of_the_registry_and_of_the_version_wanted(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
-    offer = VersionServer(
+    server = VersionServer(
         VersionedPolicy(TinyPolicy()), registry=registry, build={"_target_": "policies.mlp.build"}, clock=lambda: now
     )
     now = 0.0
-    assert offer.status()["wanted"] == ""
+    assert server.status()["active"] == ""
     with pytest.raises(WeightsRefused, match="initial weights are served"):
-        ask(offer, version="")
+        ask(server, version="")
     first, second = publish(registry, tensors(1)), publish(registry, tensors(2))
     now = 1.0
-    assert offer.status()["wanted"] == second.label
-    answer = ask(offer, version="")
+    assert server.status()["active"] == second.label
+    answer = ask(server, version="")
     assert Manifest.from_dict(answer.body["manifest"]) == second
     assert answer.body["build"] == {"_target_": "policies.mlp.build"} and answer.body["signature"] == ""
-    assert ask(offer, version=first.label).body["manifest"]["number"] == 1
+    assert ask(server, version=first.label).body["manifest"]["number"] == 1
     registry.pin("tiny", 1)
     now = 2.0
-    assert offer.status()["wanted"] == first.label
+    assert server.status()["active"] == first.label
 
 
 def test_what_a_host_serves_is_offered_without_a_registry() -> None:
     now = 0.0
     host = VersionedPolicy(TinyPolicy(), TinyPolicy())
-    offer = VersionServer(host, clock=lambda: now)
+    server = VersionServer(host, clock=lambda: now)
     host.switch(manifest(3), tensors(3))
     label = host.version.label
-    assert offer.status()["wanted"] == label
+    assert server.status()["active"] == label
     content = Content(tensors(3))
-    whole = ask_until(offer, version=label, offset=0, size=content.nbytes)
+    whole = ask_until(server, version=label, offset=0, size=content.nbytes)
     np.testing.assert_array_equal(whole.arrays["data"], content.read(0, content.nbytes))
     host.switch(manifest(4), tensors(4))
-    again = ask(offer, version=label, offset=5, size=9)  # the copy goes on while somebody asks
+    again = ask(server, version=label, offset=5, size=9)  # the copy goes on while somebody asks
     np.testing.assert_array_equal(again.arrays["data"], content.read(5, 9))
     now = 70.0
-    offer.tick()
+    server.tick()
     with pytest.raises(WeightsRefused, match=f"version {label} is not kept here.*ask for {host.version.label}"):
-        ask(offer, version=label, offset=0, size=1)
-    ask_until(offer, version=host.version.label, offset=0, size=1)
+        ask(server, version=label, offset=0, size=1)
+    ask_until(server, version=host.version.label, offset=0, size=1)
 
 
 def test_a_copy_that_was_switched_in_between_is_refused() -> None:
@@ -128,36 +128,36 @@ def test_a_copy_that_was_switched_in_between_is_refused() -> None:
 
     host = VersionedPolicy(Swapped())
     host.switch(manifest(3), tensors(3))
-    offer = VersionServer(host)
+    server = VersionServer(host)
     with pytest.raises(WeightsRefused, match="is served no more"):
-        ask_until(offer, version=host.version.label, offset=0, size=1)
+        ask_until(server, version=host.version.label, offset=0, size=1)
 
 
 def test_a_deleted_version_stays_readable_while_it_is_asked_for(tmp_path: Path) -> None:
     now = 0.0
     registry = Registry(tmp_path, keep=1)
-    offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry, clock=lambda: now)
+    server = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry, clock=lambda: now)
     first = publish(registry, tensors(1)).label
-    ask(offer, version=first, offset=0, size=1)
+    ask(server, version=first, offset=0, size=1)
     second = publish(registry, tensors(2)).label
     for _ in range(5):
         now += 50.0
-        offer.tick()
-        ask(offer, version=first, offset=0, size=1)
+        server.tick()
+        ask(server, version=first, offset=0, size=1)
     now += 61.0
-    offer.tick()
+    server.tick()
     with pytest.raises(WeightsRefused, match=f"not kept here.*ask for {second}"):
-        ask(offer, version=first, offset=0, size=1)
+        ask(server, version=first, offset=0, size=1)
 
 
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     registry = Registry(tmp_path, keep=30)
-    offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
+    server = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
     labels = [publish(registry, tensors(tag)).label for tag in range(12)]
     for label in labels:
-        ask(offer, version=label, offset=0, size=1)
-    assert len(offer._open) == 8
-    ask(offer, version=labels[0], offset=0, size=1)
+        ask(server, version=label, offset=0, size=1)
+    assert len(server._open) == 8
+    ask(server, version=labels[0], offset=0, size=1)
 
 
 @pytest.mark.parametrize(
@@ -186,40 +186,40 @@ def test_malformed_requests_are_named(tmp_path: Path, body: dict[str, Any]) -> N
 
 def test_unknown_versions_and_damaged_files(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
-    offer = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
+    server = VersionServer(VersionedPolicy(TinyPolicy()), registry=registry)
     with pytest.raises(WeightsRefused, match="version 5-0123456789ab is not kept here"):
-        ask(offer, version="5-0123456789ab")
+        ask(server, version="5-0123456789ab")
     path = registry.path("tiny", publish(registry, tensors(1)).version) / "model.safetensors"
     whole = path.read_bytes()
     for harmed in (b"", whole[:4], b"\xff" * 8 + whole[8:], whole[:8] + b"x" * (len(whole) - 8), whole[:-8]):
         path.write_bytes(harmed)
         with pytest.raises(CorruptFile, match="safetensors"):
-            ask(offer, version=path.parent.name, offset=0, size=100)
+            ask(server, version=path.parent.name, offset=0, size=100)
     path.write_bytes(whole)
-    assert ask(offer, version=path.parent.name, offset=0, size=100).arrays["data"].size == 100
+    assert ask(server, version=path.parent.name, offset=0, size=100).arrays["data"].size == 100
 
 
 def test_followers_are_heard_bounded_and_forgotten() -> None:
     now = 0.0
-    offer = VersionServer(VersionedPolicy(TinyPolicy()), clock=lambda: now)
+    server = VersionServer(VersionedPolicy(TinyPolicy()), clock=lambda: now)
     label = Version(3, "ab12cd34ef56").label
-    offer.record_edge("s1", {"follow": {"name": "arm-1", "serving": ""}})
+    server.record_edge("s1", {"follow": {"name": "arm-1", "serving": ""}})
     now = 5.0
-    offer.record_edge("s1", {"follow": {"name": "arm-2", "serving": label}})
+    server.record_edge("s1", {"follow": {"name": "arm-2", "serving": label}})
     now = 7.0
-    assert offer.status()["followers"] == {
+    assert server.status()["followers"] == {
         "arm-1": {"serving": "", "heard_s": 7.0},
         "arm-2": {"serving": label, "heard_s": 2.0},
     }
     for follow in (None, 3, {}, {"name": "", "serving": ""}, {"name": "x" * 101, "serving": ""}, {"name": "x"},
                    {"name": "x", "serving": "latest"}):  # fmt: skip
         with pytest.raises(MessageError):
-            offer.record_edge("s1", {"follow": follow})
+            server.record_edge("s1", {"follow": follow})
     for i in range(300):
-        offer.record_edge("s2", {"follow": {"name": f"many-{i}", "serving": ""}})
-    assert len(offer.status()["followers"]) == 256 and "many-299" in offer.status()["followers"]
+        server.record_edge("s2", {"follow": {"name": f"many-{i}", "serving": ""}})
+    assert len(server.status()["followers"]) == 256 and "many-299" in server.status()["followers"]
     now = 3606.0
-    offer.record_edge("s1", {"follow": {"name": "arm-3", "serving": ""}})
+    server.record_edge("s1", {"follow": {"name": "arm-3", "serving": ""}})
     now = 3608.0
-    offer.tick()
-    assert list(offer.status()["followers"]) == ["arm-3"]
+    server.tick()
+    assert list(server.status()["followers"]) == ["arm-3"]

@@ -22,8 +22,8 @@ def publish(registry: Registry, count: int = 1) -> int:
     return number
 
 
-def wanted(registry: Registry) -> int:
-    version = registry.wanted("mlp")
+def active(registry: Registry) -> int:
+    version = registry.active("mlp")
     return version.number if version else 0
 
 

@@ -15,7 +15,7 @@ import pytest
 from embodied.errors import EmbodiedError
 from embodied.weights.manifest import Version
 from embodied.weights.registry import Registry
-from tests.weights.published import FAULTS, made_elsewhere, publish, wanted
+from tests.weights.published import FAULTS, active, made_elsewhere, publish
 
 
 def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_learner_killed_at_random_never_uses_a_number_twice(tmp_path: Path) ->
 
 
 def state(registry: Registry) -> str:
-    return f"{wanted(registry)} {registry.held('mlp') is not None}"
+    return f"{active(registry)} {registry.held('mlp') is not None}"
 
 
 def work(folder: Path) -> None:
@@ -118,7 +118,7 @@ def work(folder: Path) -> None:
     step(lambda: None, state(registry))
     first = registry.reserve("mlp")
     if registry.versions("mlp"):
-        step(lambda: registry.resume("mlp"), f"{wanted(registry)} False")
+        step(lambda: registry.resume("mlp"), f"{active(registry)} False")
         serving = registry.pointers("mlp").serving
         step(lambda: registry.unpin("mlp"), f"{(serving or registry.find('mlp', 'latest')).number} False")
     for number in (first, first + 1):
@@ -137,7 +137,7 @@ def check(folder: Path, outcome: str) -> None:
     for label in (entry.version.label for entry in registry.ls()):
         assert registry.read("mlp", label)[0].label == label
     assert state(registry) in said[-1 if outcome == "done" else -2 :]
-    served = registry.wanted("mlp")
+    served = registry.active("mlp")
     assert served is None or registry.has("mlp", served), "what is served is gone"
     lines = {(line["event"], line["version"]) for line in registry.audit()}
     pointers = registry.pointers("mlp")
@@ -182,4 +182,4 @@ def test_a_move_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises((EmbodiedError, OSError)):
             move("mlp")
     assert (tmp_path / "active.json").read_bytes() == before[0]
-    assert json.loads((tmp_path / "active.json").read_bytes())["slots"]["mlp"]["pinned"].startswith("2-")
+    assert json.loads((tmp_path / "active.json").read_bytes())["policies"]["mlp"]["pinned"].startswith("2-")

@@ -11,17 +11,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
 from embodied.files import sealed
 from embodied.weights.manifest import Manifest
-from embodied.weights.pointers import Held, Pointers
+from embodied.weights.pointers import Hold, Pointers
 from embodied.weights.registry import Registry
-from tests.weights.published import SPEC, made_elsewhere, publish, tensors, wanted
+from tests.weights.published import SPEC, active, made_elsewhere, publish, tensors
 
 
 def test_a_rollback_serves_an_older_version_and_holds_until_resumed(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     publish(registry, 4)
-    assert wanted(registry) == 4
+    assert active(registry) == 4
     assert registry.rollback("mlp", by="anna@lab", note="drops the cube").number == 3
-    assert wanted(registry) == 3
+    assert active(registry) == 3
     number = registry.reserve("mlp")
     for _ in range(2):
         with pytest.raises(WeightsHeld) as caught:
@@ -33,9 +33,9 @@ def test_a_rollback_serves_an_older_version_and_holds_until_resumed(tmp_path: Pa
         registry.adopt(*made_elsewhere(9))
     assert registry.publish("mlp", 4, tensors(4), SPEC).number == 4, "what is stored already is no publication"
     assert registry.resume("mlp", by="ben@lab") == registry.find("mlp", 3)
-    assert registry.held("mlp") is None and wanted(registry) == 3, "it is served until the next one is there"
+    assert registry.held("mlp") is None and active(registry) == 3, "it is served until the next one is there"
     registry.publish("mlp", number, tensors(5), SPEC)
-    assert wanted(registry) == 5 and registry.pointers("mlp") == Pointers()
+    assert active(registry) == 5 and registry.pointers("mlp") == Pointers()
     events = [(line["event"], line.get("by"), line.get("from", "")[:1]) for line in registry.audit()]
     assert events[4:] == [("rollback", "anna@lab", "4"), ("resume", "ben@lab", "3"), ("publish", None, "")]
     for back, fourth in ((registry.rollback, 4), (registry.rollback, 3), (registry.rollback, 2)):
@@ -71,11 +71,11 @@ def test_a_restore_is_waited_for(tmp_path: Path) -> None:
     registry.resume("mlp", restore=True)
     held, number = registry.held("mlp"), registry.reserve("mlp")
     assert held is not None and held.restore
-    for given in (None, first, Held(1.0, restore=True)):
+    for given in (None, first, Hold(1.0, restore=True)):
         with pytest.raises(WeightsHeld, match="until its checkpoint is restored"):
             registry.publish("mlp", number, tensors(9), SPEC, restored=given)
     registry.publish("mlp", number, tensors(2), SPEC, restored=held)
-    assert wanted(registry) == number and registry.held("mlp") is None
+    assert active(registry) == number and registry.held("mlp") is None
 
 
 def test_a_pinned_version_is_served_whatever_is_published(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_pinned_version_is_served_whatever_is_published(tmp_path: Path) -> Non
     publish(registry, 2)
     pinned = registry.pin("mlp", registry.find("mlp", 2).label, by="anna@lab")
     publish(registry, 3)
-    assert registry.wanted("mlp") == pinned
+    assert registry.active("mlp") == pinned
     with pytest.raises(UserError, match=r"2-.*is pinned.*unpin it first"):
         registry.rollback("mlp")
     assert registry.unpin("mlp") == registry.find("mlp", 5)
@@ -110,11 +110,11 @@ def test_an_edge_serves_what_upstream_serves_without_a_hold(tmp_path: Path) -> N
     for number in (3, 7, 8):
         registry.adopt(*made_elsewhere(number, number))
     registry.serve("mlp", registry.find("mlp", 3))
-    assert wanted(registry) == 3 and registry.held("mlp") is None
+    assert active(registry) == 3 and registry.held("mlp") is None
     registry.adopt(*made_elsewhere(5, 5))
-    assert wanted(registry) == 3, "an old one that arrives changes nothing"
+    assert active(registry) == 3, "an old one that arrives changes nothing"
     registry.adopt(*made_elsewhere(9, 9))
-    assert wanted(registry) == 9
+    assert active(registry) == 9
     registry.rollback("mlp", 3)
     registry.serve("mlp", registry.find("mlp", 3))
     with pytest.raises(WeightsHeld, match="embodied weights resume"):
@@ -197,20 +197,30 @@ def test_pointers_are_seen_by_other_registries_at_once(tmp_path: Path) -> None:
     publish(one, 5)
     for number in (1, 4, 2, 5, 3) * 4:
         one.pin("mlp", number)
-        assert wanted(two) == number and two.pointers("mlp") == one.pointers("mlp")
+        assert active(two) == number and two.pointers("mlp") == one.pointers("mlp")
 
 
 @pytest.mark.parametrize(
-    "slots",
+    "policies",
     [[], {"mlp": 3}, {"mlp": {"pinned": 3}}, {"mlp": {"pinned": "x"}}, {"mlp": {"held": {"time": "now"}}},
      {"mlp": {"held": {"when": 1}}}, {"mlp": {"held": None}}, {"mlp": {"paired": {"1-abcdefabcdef": "x"}}},
      {"mlp": {"paired": []}}, {"mlp": {"previous": "1-abcdefabcdef"}}, {"mlp": {"held": {"time": 1.0, "by": 3}}}],
 )  # fmt: skip
-def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, slots: object) -> None:
+def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, policies: object) -> None:
     publish(Registry(tmp_path))
-    (tmp_path / "active.json").write_bytes(sealed({"slots": slots}))
+    (tmp_path / "active.json").write_bytes(sealed({"policies": policies}))
     with pytest.raises(CorruptFile, match=r"not a table of pointers.*active\.json.*delete it"):
-        Registry(tmp_path).wanted("mlp")
+        Registry(tmp_path).active("mlp")
+
+
+def test_pointers_of_an_older_run_are_read_and_written_under_the_new_name(tmp_path: Path) -> None:
+    publish(Registry(tmp_path), 2)
+    pinned = Registry(tmp_path).find("mlp", 1)
+    (tmp_path / "slots.json").write_bytes(sealed({"slots": {"mlp": {"pinned": pinned.label}}}))
+    registry = Registry(tmp_path)
+    assert registry.active("mlp") == pinned
+    assert registry.unpin("mlp") == registry.find("mlp", 2) and not (tmp_path / "slots.json").exists()
+    assert Registry(tmp_path).active("mlp") == registry.find("mlp", 2)
 
 
 class PointerMachine(RuleBasedStateMachine):
@@ -281,7 +291,7 @@ class PointerMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         if not hasattr(self, "registry"):
             return
-        assert wanted(self.registry) == (self.pinned or self.serving or self.newest)
+        assert active(self.registry) == (self.pinned or self.serving or self.newest)
         assert (self.registry.held("mlp") is not None) == self.held
         assert {self.pinned, self.serving, self.newest, *self.paired} - {0} <= set(self.kept())
         assert len(self.kept()) <= 3 + 2 + len(self.paired)

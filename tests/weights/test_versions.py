@@ -72,7 +72,7 @@ def test_a_damaged_version_is_mended_by_who_has_its_bytes(tmp_path: Path, name: 
         registry.publish("mlp", 2, content, SPEC)
     assert Registry(tmp_path).read("mlp", 2)[1]["weight"][0, 0] == 2 and registry.has("mlp", manifest.version)
     assert [line["event"] for line in registry.audit()][3:] == ["pin", "mend"]
-    assert registry.wanted("mlp") == manifest.version and not list(tmp_path.rglob(f"{TEMPORARY}*"))
+    assert registry.active("mlp") == manifest.version and not list(tmp_path.rglob(f"{TEMPORARY}*"))
     assert len(registry.versions("mlp")) == 3
 
 
