@@ -20,9 +20,9 @@ from simulators.randomise.envs import RandomisedEnvs
 from simulators.randomise.ranges import Ranges
 from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
+from simulators.resets_ahead import ResetsAhead
 from simulators.senses import Senses, Streams, named, observation, with_cameras
-from simulators.starts import ResetsAhead
-from simulators.task import Array, Fields, MultiAgentTask, Start, Task, agent_actions, by_agent
+from simulators.task import Array, Fields, InitialStates, MultiAgentTask, Task, agent_actions, by_agent
 
 MAX_ENVS = 65536
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
@@ -140,8 +140,8 @@ class BatchEnv:
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
             self._randomised = RandomisedEnvs(randomise, self.batch, self.spec, cameras is not None)
-        if taken := sorted(task.start(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
-            raise SpecMismatch(f"start() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
+        if taken := sorted(task.initial_states(self._seeds[:1]).drawn.keys() & set(draw.NAMES)):
+            raise SpecMismatch(f"initial_states() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
         self._ahead = ResetsAhead(self._draw, num_envs, self.first)
         self._senses = Senses(self._task, self.spec, self.batch, cameras, self._randomised)
 
@@ -461,9 +461,9 @@ class BatchEnv:
                 seen[agent][name][over] = values
         return starts
 
-    def _draw(self, seeds: NDArray[np.int64]) -> Start:
-        """Draw the starts of episodes, and their randomised values."""
-        start = self._task.start(seeds)
+    def _draw(self, seeds: NDArray[np.int64]) -> InitialStates:
+        """Draw the initial states of episodes, and their randomised values."""
+        start = self._task.initial_states(seeds)
         return start if self._randomised is None else replace(start, drawn=start.drawn | self._randomised.draw(seeds))
 
     def _start(self, ids: NDArray[np.int32], seeds: NDArray[Any] | None, states: Array | None = None) -> Resets:

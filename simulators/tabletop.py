@@ -15,13 +15,13 @@ from embodied.errors import ConfigError, SpecMismatch, nearest
 from embodied.spec import AgentSpec, EnvSpec, Stream, Streams
 from robots.control import make_control
 from simulators.arm import Arm
-from simulators.task import Array, Fields, Start, between, check_reward, env_spec, start_uniforms
+from simulators.task import Array, Fields, InitialStates, between, check_reward, env_spec, reset_uniforms
 
 TEXT_BYTES = 64
 """Length of the stream `instruction`: UTF-8, zeros after its end."""
 PHRASINGS = ("all", "train", "unseen")
 """Sets of instructions to draw from."""
-START_RAD = 0.05
+RESET_RAD = 0.05
 """Largest distance of the joints from home at a reset, rad."""
 
 
@@ -34,11 +34,11 @@ class TabletopTask:
             out of training by `draw_phrasings`.
         episode_steps: Time limit.
         success_reward: Reward of success by kind of reward; the sparse reward is 1 for success and nothing else.
-        start_draws: Uniform numbers that `arrange` needs.
+        reset_draws: Uniform numbers that `arrange` needs.
         memory_columns: Columns of memory of its own, `self.own`.
         choices: Numbers drawn per episode that the scene does not show, such as the index of the named object. They
             are columns of the simulator's `userdata` from 1 on, so that they are part of the state and replay.
-        resting_grip: Command of the gripper at the start, and always for actions without a gripper command.
+        resting_grip: Command of the gripper after a reset, and always for actions without a gripper command.
 
     Args:
         scene: From `table_scene`, with the task's objects.
@@ -53,10 +53,10 @@ class TabletopTask:
     instructions: ClassVar[tuple[str, ...]]
     episode_steps: ClassVar[int] = 60
     success_reward: ClassVar[dict[str, float]] = {"dense": 1.0, "sparse": 1.0}
-    start_draws: ClassVar[int] = 0
+    reset_draws: ClassVar[int] = 0
     memory_columns: ClassVar[int] = 0
     choices: ClassVar[int] = 0
-    start_rad: ClassVar[float] = START_RAD
+    reset_rad: ClassVar[float] = RESET_RAD
     resting_grip: ClassVar[float] = 1.0
     substeps = 10
     phrasings: str = "all"
@@ -97,7 +97,7 @@ class TabletopTask:
         """Place the objects of M episodes.
 
         Args:
-            u: [M, start_draws] uniform numbers in (0, 1).
+            u: [M, reset_draws] uniform numbers in (0, 1).
             qpos: [M, nq], written in place; the arm is placed already.
             choices: [M, choices], written in place.
 
@@ -161,18 +161,18 @@ class TabletopTask:
         """Every instruction, phrasing by phrasing within each value of choice 0."""
         return [phrase.format(**words) for words in self.words() for phrase in self.instructions]
 
-    def start(self, seeds: NDArray[np.int64]) -> Start:
+    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
         count = len(self.arm.chain)
-        u = start_uniforms(seeds, count + 1 + self.start_draws)
+        u = reset_uniforms(seeds, count + 1 + self.reset_draws)
         qpos = np.tile(self.model.qpos0, (len(seeds), 1))
         ctrl = np.zeros((len(seeds), self.model.nu))
-        offset = between(u[:, :count], -self.start_rad, self.start_rad)
+        offset = between(u[:, :count], -self.reset_rad, self.reset_rad)
         self.arm.place(qpos, ctrl, self.arm.chain.home + offset, self.resting_grip)
         userdata = np.zeros((len(seeds), 1 + self.choices))
         try:
             drawn = self.arrange(u[:, count + 1 :], qpos, userdata[:, 1:])
         except IndexError as error:
-            fix = f"it gets start_draws = {self.start_draws} numbers and choices = {self.choices}: raise them"
+            fix = f"it gets reset_draws = {self.reset_draws} numbers and choices = {self.choices}: raise them"
             raise SpecMismatch(f"arrange() fails: {error}", f"task {self.name}", fix) from None
         phrases = self._phrases()
         phrase = phrases.start + np.floor(u[:, count] * len(phrases))
@@ -181,7 +181,7 @@ class TabletopTask:
         state = {"qpos": qpos, "ctrl": ctrl, "userdata": userdata}
         if "mocap_pos" in drawn:
             state["mocap_pos"] = drawn["mocap_pos"]
-        return Start(state, {**drawn, "joint_offset": offset, "sentence": userdata[:, 0].astype(np.int32)})
+        return InitialStates(state, {**drawn, "joint_offset": offset, "sentence": userdata[:, 0].astype(np.int32)})
 
     def begin(self, fields: Fields, memory: Array) -> None:
         self.control_mode.begin(self.arm.measured(fields), memory[:, : self._command])

@@ -1,4 +1,4 @@
-"""Contract of a task: its model, the starts of episodes, observations, rewards and ends.
+"""Contract of a task: its model, initial states, observations, rewards and ends.
 
 A task holds no episode state. Its memory of an episode is `memory`, one float64 row per environment that `BatchEnv`
 keeps, snapshots and restores; everything else is read from the simulator's fields. A new task is one new file in
@@ -22,13 +22,13 @@ Fields = dict[str, NDArray[Any]]
 """MjData field name to [B, ...]: the simulator's live arrays, or copies of some rows."""
 
 RewardKind = Literal["dense", "sparse"]
-START = 1
-"""Purpose of the keyed uniforms that draw an episode's start."""
+RESET = 1
+"""Purpose of the keyed uniforms that draw an episode's initial state."""
 
 
 @dataclass
-class Start:
-    """Starts of M episodes.
+class InitialStates:
+    """Initial states of M episodes.
 
     Attributes:
         state: MjData state field, such as `qpos`, to [M, ...]; a field not named keeps the model's default.
@@ -58,8 +58,8 @@ class Scene(Protocol):
     memory_size: int
     fields: tuple[str, ...]
 
-    def start(self, seeds: NDArray[np.int64]) -> Start:
-        """Draw the starts of M episodes; each seed alone decides its own."""
+    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
+        """Draw the initial states of M episodes; each seed alone decides its own."""
         ...
 
     def begin(self, fields: Fields, memory: Array) -> None:
@@ -149,8 +149,8 @@ class OneAgentTask:
         self.memory_size, self.fields = task.memory_size, task.fields
         self.actuators: Mapping[str, NDArray[np.intp]] = {self.agent: np.arange(task.model.nu)}
 
-    def start(self, seeds: NDArray[np.int64]) -> Start:
-        return self.task.start(seeds)
+    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
+        return self.task.initial_states(seeds)
 
     def begin(self, fields: Fields, memory: Array) -> None:
         self.task.begin(fields, memory)
@@ -192,11 +192,11 @@ def by_agent(task: Task | MultiAgentTask) -> MultiAgentTask:
     return several
 
 
-def start_uniforms(seeds: NDArray[np.int64], count: int) -> Array:
+def reset_uniforms(seeds: NDArray[np.int64], count: int) -> Array:
     """[M, count] uniform numbers in (0, 1) that depend on each row's seed only."""
     keys = np.zeros((len(seeds), 5), np.int64)
     keys[:, 0] = seeds
-    return noise.uniform(keys, count, purpose=START)
+    return noise.uniform(keys, count, purpose=RESET)
 
 
 def between(u: Array, low: Any, high: Any) -> Array:

@@ -31,7 +31,7 @@ class LiftCube(TabletopTask):
     # A dense step pays up to 0.3, which for ever at a discount of 0.97 is worth 10. Success must pay more: else a cube
     # held just below the mark earns more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 12.0, "sparse": 1.0}
-    start_draws = 3
+    reset_draws = 3
     memory_columns = 1  # steps in a row with the cube lifted
 
     def __init__(

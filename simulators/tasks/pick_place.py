@@ -43,7 +43,7 @@ class PickPlace(TabletopTask):
     episode_steps = 80
     # A dense step pays up to 0.35, which for ever at a discount of 0.97 is worth 12. Success must pay more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 15.0, "sparse": 1.0}
-    start_draws = 22
+    reset_draws = 22
     memory_columns = 1  # steps in a row with the object on the plate
     choices = 1
 

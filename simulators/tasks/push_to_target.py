@@ -40,7 +40,7 @@ class PushToTarget(TabletopTask):
         "get the puck into the green circle",
     )
     episode_steps = 80
-    start_draws = 4
+    reset_draws = 4
     memory_columns = 5
     resting_grip = -1.0
 

@@ -27,9 +27,9 @@ class Reach(TabletopTask):
     name = "reach"
     instructions = ("reach the green marker", "touch the green ball", "move the hand to the green marker")
     episode_steps = 50
-    start_draws = 3
+    reset_draws = 3
     memory_columns = 3
-    start_rad = 0.1
+    reset_rad = 0.1
 
     def __init__(self, reward: str = "dense", control: str = "joint_delta", meshes: str = "") -> None:
         scene = table_scene(meshes=meshes)

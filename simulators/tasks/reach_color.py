@@ -46,7 +46,7 @@ class ReachColor(TabletopTask):
         "{colour} cube, please",
     )
     episode_steps = 30
-    start_draws = 14
+    reset_draws = 14
     memory_columns = 4
     choices = 1
 

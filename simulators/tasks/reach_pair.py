@@ -11,7 +11,7 @@ from robots.descriptions import arms
 from simulators.arm import Arm
 from simulators.scene import add_marker, table_scene
 from simulators.tabletop import TEXT_BYTES, encode_text
-from simulators.task import Array, Fields, Start, Task, between, check_reward, env_spec, start_uniforms
+from simulators.task import Array, Fields, InitialStates, Task, between, check_reward, env_spec, reset_uniforms
 
 ROBOT = "panda_pair"
 # Lowest and highest position of an arm's target, m; y counts from the middle of the table to the arm's own side. Both
@@ -20,7 +20,7 @@ LOW, HIGH = (0.35, 0.12, 0.08), (0.60, 0.32, 0.40)
 SIDE = {"left_": 1.0, "right_": -1.0}
 COLOURS = {"left_": (0.1, 0.7, 0.3, 1.0), "right_": (0.15, 0.35, 0.9, 1.0)}
 NEAR_M, HOLD_STEPS = 0.02, 3
-START_RAD = 0.1
+RESET_RAD = 0.1
 
 # Columns of the task's memory, behind the controls': the last two sums of the distances to the targets, and steps
 # in a row with both near.
@@ -72,12 +72,12 @@ class ReachPair:
         self.spec = env_spec(self.name, self.instructions[0], self.model, self.substeps, self.episode_steps, agent)
         self._sentences = np.stack([encode_text(sentence, self.name) for sentence in self.instructions])
 
-    def start(self, seeds: NDArray[np.int64]) -> Start:
+    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
         count = sum(len(arm.chain) for arm in self.arms)
-        u = start_uniforms(seeds, count + 3 * len(self.arms) + 1)
+        u = reset_uniforms(seeds, count + 3 * len(self.arms) + 1)
         qpos = np.tile(self.model.qpos0, (len(seeds), 1))
         ctrl, target = np.zeros((len(seeds), self.model.nu)), np.empty((len(seeds), len(self.arms), 3))
-        offset, first = between(u[:, :count], -START_RAD, START_RAD), 0
+        offset, first = between(u[:, :count], -RESET_RAD, RESET_RAD), 0
         for index, arm in enumerate(self.arms):
             arm.place(qpos, ctrl, arm.chain.home + offset[:, first : first + len(arm.chain)])
             first += len(arm.chain)
@@ -86,7 +86,7 @@ class ReachPair:
         sentence = np.floor(u[:, -1:] * len(self.instructions))
         state: Fields = {"qpos": qpos, "ctrl": ctrl, "mocap_pos": target, "userdata": sentence}
         drawn: Fields = {"target_pos": target, "joint_offset": offset, "sentence": sentence[:, 0].astype(np.int32)}
-        return Start(state, drawn)
+        return InitialStates(state, drawn)
 
     def begin(self, fields: Fields, memory: Array) -> None:
         for arm, mode, columns in zip(self.arms, self.controls, self._memory, strict=True):

@@ -36,7 +36,7 @@ class Stack(TabletopTask):
     episode_steps = 80
     # A dense step pays up to 0.35, which for ever at a discount of 0.97 is worth 12. Success must pay more.
     success_reward: ClassVar[dict[str, float]] = {"dense": 15.0, "sparse": 1.0}
-    start_draws = 8
+    reset_draws = 8
     memory_columns = 1  # steps in a row with the red cube on the green one
 
     def __init__(

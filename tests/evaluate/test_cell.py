@@ -85,7 +85,7 @@ def test_every_episode_has_an_outcome_and_failures_replay(noisy):
     for failed in cell.failed:
         states = replay(task.model, failed.initial_state, failed.applied, task.substeps, failed.drawn)
         assert len(states) == cell.lengths[cell.seeds == failed.seed][0] + 1
-        start = task.start(np.array([failed.seed]))
+        start = task.initial_states(np.array([failed.seed]))
         assert failed.instruction == decode_text(task._sentences[start.drawn["sentence"][0]])
 
 

@@ -41,21 +41,25 @@ def test_unknown_robots_and_rewards_are_named():
 
 def test_a_task_that_draws_more_than_it_says_is_named(monkeypatch):
     task = make_task("lift_cube")
-    monkeypatch.setattr(type(task), "start_draws", 2)
-    with pytest.raises(SpecMismatch, match="start_draws = 2"):
-        task.start(np.arange(3))
+    monkeypatch.setattr(type(task), "reset_draws", 2)
+    with pytest.raises(SpecMismatch, match="reset_draws = 2"):
+        task.initial_states(np.arange(3))
 
 
 def test_phrasings_held_out_are_never_drawn_in_training():
     seeds = np.arange(200)
     count = len(make_task("reach_color").instructions)
-    starts = {which: make_task("reach_color", phrasings=which).start(seeds) for which in ("all", "train", "unseen")}
+    starts = {
+        which: make_task("reach_color", phrasings=which).initial_states(seeds) for which in ("all", "train", "unseen")
+    }
     drawn = {which: set(start.drawn["sentence"] % count) for which, start in starts.items()}
     assert drawn == {"all": {0, 1, 2, 3, 4, 5}, "train": {0, 1, 2, 3}, "unseen": {4, 5}}
     for start in starts.values():
         assert np.array_equal(start.state["qpos"], starts["all"].state["qpos"])
         assert np.array_equal(start.drawn["named"], starts["all"].drawn["named"])
-    assert np.array_equal(make_task("reach_color").start(seeds).drawn["sentence"], starts["all"].drawn["sentence"])
+    assert np.array_equal(
+        make_task("reach_color").initial_states(seeds).drawn["sentence"], starts["all"].drawn["sentence"]
+    )
 
 
 def test_phrasings_that_are_none_are_named(monkeypatch):

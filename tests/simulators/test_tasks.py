@@ -88,7 +88,7 @@ def test_every_phrasing_occurs(config):
     task = environments(config, 1).task
     sentences = task.sentences()
     assert len(task.instructions) >= 3 and len(set(sentences)) == len(sentences)
-    assert set(task.start(np.arange(600)).drawn["sentence"]) == set(range(len(sentences)))
+    assert set(task.initial_states(np.arange(600)).drawn["sentence"]) == set(range(len(sentences)))
 
 
 def test_the_instruction_names_the_chosen_object():
@@ -147,8 +147,8 @@ def test_experts_work_with_a_smaller_robot(config):
 
 def test_objects_start_apart():
     seeds = np.arange(2000)
-    places = {name: make_task(name).start(seeds).drawn["cubes_xy"] for name in ("reach_color", "stack")}
-    pick = make_task("pick_place").start(seeds).drawn
+    places = {name: make_task(name).initial_states(seeds).drawn["cubes_xy"] for name in ("reach_color", "stack")}
+    pick = make_task("pick_place").initial_states(seeds).drawn
     places["pick_place"] = np.concatenate([pick["objects_xy"], pick["mocap_pos"][:, :, :2]], axis=1)
     for name, xy in places.items():
         apart = np.linalg.norm(xy[:, :, None] - xy[:, None], axis=3)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied.spec import AgentSpec, EnvSpec, Stream
 from simulators.env import BatchEnv
 from simulators.randomise.ranges import Ranges
-from simulators.task import Array, Fields, Start, between, start_uniforms
+from simulators.task import Array, Fields, InitialStates, between, reset_uniforms
 
 MODEL = """
 <mujoco>
@@ -59,10 +59,10 @@ class TwoAgents:
         size = mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_INTEGRATION)
         self.spec = EnvSpec("two_agents", AGENTS, 1 / STEP_S, "move both", limit, size, self.model.nu)
 
-    def start(self, seeds: NDArray[np.int64]) -> Start:
-        u = start_uniforms(seeds, 4)
+    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
+        u = reset_uniforms(seeds, 4)
         qpos = between(u[:, :3], -0.3, 0.3)
-        return Start({"qpos": qpos}, {"hue": u[:, 3].copy()})
+        return InitialStates({"qpos": qpos}, {"hue": u[:, 3].copy()})
 
     def begin(self, fields: Fields, memory: Array) -> None:
         """Memory: the three targets, the slider's goal, and steps."""

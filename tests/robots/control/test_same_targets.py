@@ -27,7 +27,7 @@ def simulate(robot, kind):
     task = make_task(TASKS[robot], control=kind, **options)
     batch = Batch(task.model, ENVS, 1, persistent=True)
     fields = {name: batch.bind(name) for name in task.fields}
-    for name, values in task.start(np.arange(ENVS)).state.items():
+    for name, values in task.initial_states(np.arange(ENVS)).state.items():
         batch.bind(name)[:] = values
     batch.forward(None, int(mujoco.mjtStage.mjSTAGE_VEL))
     memory = np.zeros((ENVS, task.memory_size))

@@ -193,8 +193,8 @@ def test_unfit_randomisation_is_refused_at_construction(monkeypatch):
     with pytest.raises(ConfigError, match="smaller latency"):
         make_env("reach", 600, randomise={"observation_latency": [0, 20]}, cameras=["front"], pixels=512)
     env = make_env("reach", 1)
-    start = env.task.start(np.zeros(1, np.int64))
+    start = env.task.initial_states(np.zeros(1, np.int64))
     start.drawn["mass"] = np.zeros(1)
-    monkeypatch.setattr(type(env.task), "start", lambda self, seeds: start)
+    monkeypatch.setattr(type(env.task), "initial_states", lambda self, seeds: start)
     with pytest.raises(SpecMismatch, match="draws mass"):
         make_env("reach", 1)

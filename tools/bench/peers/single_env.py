@@ -40,7 +40,7 @@ class LiftCubeEnv(gymnasium.Env[dict[str, NDArray[np.float32]], NDArray[np.float
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
         super().reset(seed=seed)
-        start = self.task.start(self.np_random.integers(0, 2**62, 1))
+        start = self.task.initial_states(self.np_random.integers(0, 2**62, 1))
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[:], self.data.ctrl[:] = start.state["qpos"][0], start.state["ctrl"][0]
         mujoco.mj_forward(self.model, self.data)

@@ -1,4 +1,4 @@
-"""Starts of episodes drawn ahead, many at once: drawing a few in every step would cost more than the observations."""
+"""Initial states drawn ahead, many at once: a few draws in every step would cost more than the observations."""
 
 from collections.abc import Callable
 
@@ -6,30 +6,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied import noise
-from simulators.task import Start
+from simulators.task import InitialStates
 
 BLOCK_ROWS = 2048
 
 
 class ResetsAhead:
-    """Starts of the next few episodes of B environments, whose seeds follow from (seed, env, episode).
+    """Initial states of the next few episodes of B environments; seeds follow from (seed, env, episode).
 
     Args:
-        draw: Starts of the episodes of given seeds, such as `Task.start`.
+        draw: Initial states of the episodes of given seeds, such as `Task.initial_states`.
         count: B.
         first: Global index of the first environment.
     """
 
-    def __init__(self, draw: Callable[[NDArray[np.int64]], Start], count: int, first: int = 0) -> None:
-        self._draw_starts, self._count, self._first_env = draw, count, first
+    def __init__(self, draw: Callable[[NDArray[np.int64]], InitialStates], count: int, first: int = 0) -> None:
+        self._draw_states, self._count, self._first_env = draw, count, first
         self._depth = min(max(BLOCK_ROWS // count, 1), 32)
         self._seed: int | None = None
         self._first = np.zeros(count, np.int64)
         self._seeds = np.zeros(count * self._depth, np.int64)
-        self._start = Start({})
+        self._states = InitialStates({})
 
-    def take(self, seed: int, ids: NDArray[np.int32], episode: NDArray[np.int64]) -> tuple[NDArray[np.int64], Start]:
-        """Seeds [M] and starts of the episodes `episode[ids]`.
+    def take(
+        self, seed: int, ids: NDArray[np.int32], episode: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], InitialStates]:
+        """Seeds [M] and initial states of the episodes `episode[ids]`.
 
         Args:
             seed: The seed of `BatchEnv`.
@@ -41,11 +43,11 @@ class ResetsAhead:
             self._draw(seed, episode)
             slot = np.zeros(len(ids), np.int64)
         at = ids * self._depth + slot
-        start = Start(
-            {name: values[at] for name, values in self._start.state.items()},
-            {name: values[at] for name, values in self._start.drawn.items()},
+        states = InitialStates(
+            {name: values[at] for name, values in self._states.state.items()},
+            {name: values[at] for name, values in self._states.drawn.items()},
         )
-        return self._seeds[at], start
+        return self._seeds[at], states
 
     def _draw(self, seed: int, episode: NDArray[np.int64]) -> None:
         """Fill the block with every environment's episodes from `episode` on."""
@@ -55,4 +57,4 @@ class ResetsAhead:
         keys[:, 3] = (episode[:, None] + np.arange(self._depth)).ravel()
         self._seed, self._first = seed, episode.copy()
         self._seeds = noise.integers(keys)
-        self._start = self._draw_starts(self._seeds)
+        self._states = self._draw_states(self._seeds)
