@@ -9,7 +9,7 @@ from embodied.buffer.store import EpisodeStore
 from embodied.cli.episodes import main
 from embodied.errors import UserError
 from embodied.monitor.metrics import read_metrics
-from tests.cli.command import SMALL, embodied
+from tests.cli.command import SMALL, embodied, launch
 
 WORDS = [
     "randomise=default", "env.cameras=[wrist]", "env.pixels=16", "render=ray", "episodes.keep=[all]",
@@ -48,7 +48,7 @@ def test_episodes_replay(root: Path) -> None:
     done = embodied("episodes", "replay", trained[1], "run=halves", "task.reward=sparse", "--json", folder=root)
     found = json.loads(done.stdout)
     assert done.returncode == 2 and found["step"] == 0 and "reward" in found["differs"][0]
-    shown = embodied("episodes", "show", trained[0], "run=halves", folder=root)
+    shown = launch("episodes", "show", trained[0], "run=halves", folder=root)
     assert "action_latency: " in shown.stdout and "colour: [22, 3] from -0." in shown.stdout
 
 

@@ -13,7 +13,7 @@ from embodied.evaluate import failures
 from embodied.evaluate.evaluation import _told_apart
 from embodied.runtime.train import train
 from simulators.render import video
-from tests.cli.command import SMALL
+from tests.cli.command import SMALL, launch, one_line
 
 WORDS = ["task=reach_color", *SMALL[1:], "budget.env_steps=256", "name=a", "evaluate.every=40"]
 
@@ -31,6 +31,10 @@ def evaluated(runs: str, capsys: pytest.CaptureFixture[str], *words: str) -> tup
     assert main([f"runs={runs}", "run=a", "episodes=6", "threads=1", "--json", *words]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     return lines, json.loads(last)
+
+
+def test_the_command_is_there(tmp_path: Path) -> None:
+    assert "no run nothing" in one_line(launch("eval", "run=nothing", folder=tmp_path))
 
 
 def test_without_tasks_and_splits_there_is_one_line_and_the_counts(runs, capsys):

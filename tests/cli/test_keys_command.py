@@ -11,7 +11,7 @@ from embodied.cli.keys import main
 from embodied.errors import UserError
 from embodied.weights.signing import Signer, Trusted
 from embodied.wire.credentials import add_client, list_clients
-from tests.cli.command import embodied, one_line
+from tests.cli.command import embodied, launch, one_line
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def names(path: Path) -> list[str]:
 
 
 def test_the_command_from_nothing_to_removal(tmp_path: Path) -> None:
-    done = embodied("keys", "create", "keys", folder=tmp_path)
+    done = launch("keys", "create", "keys", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     keys = tmp_path / "keys"
     assert names(keys) == [

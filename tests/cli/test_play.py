@@ -11,7 +11,7 @@ from embodied.cli.compose import compose_config, groups
 from embodied.data import Outcome
 from embodied.evaluate import gallery
 from embodied.train.settings import typed
-from tests.cli.command import embodied, one_line
+from tests.cli.command import launch, one_line
 
 CONFIGS = groups()["task"]
 
@@ -72,5 +72,5 @@ def test_mistakes_are_one_line(words: list[str], said: str) -> None:
 
 
 def test_the_command_is_there(tmp_path: Path) -> None:
-    assert "did you mean lift_cube" in one_line(embodied("play", "task=lift_cbue", folder=tmp_path))
+    assert "did you mean lift_cube" in one_line(launch("play", "task=lift_cbue", folder=tmp_path))
     assert not list(tmp_path.iterdir())

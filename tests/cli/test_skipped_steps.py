@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cli.command import SMALL, embodied, one_line
+from tests.cli.command import SMALL, launch, one_line
 
 PLANTED = '''
 import numpy as np
@@ -22,7 +22,7 @@ class Planted(TaskReward):
 
 def test_a_loss_that_is_not_finite_is_said_and_ends_the_run_at_a_bound(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(PLANTED)
-    done = embodied("train", *SMALL, "reward._target_=planted.Planted", "name=a", folder=tmp_path, timeout=280.0)
+    done = launch("train", *SMALL, "reward._target_=planted.Planted", "name=a", folder=tmp_path, timeout=280.0)
     line = one_line(done, status=3)
     assert "not finite 17 times in a row" in line
     said = done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """`embodied tasks`: every configuration, its expert measured."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from embodied.cli.compose import groups
 from embodied.errors import ConfigError
 from embodied.evaluate.gallery import describe_task
 from embodied.monitor.stats import wilson
+from tests.cli.command import launch, one_line
 
 BODY = {"_target_": "simulators.make.make_env", "num_threads": 1}
 
@@ -44,6 +46,10 @@ def test_mistakes_are_one_line() -> None:
         tasks.main(["episode=4"])
     with pytest.raises(ConfigError, match="from 1 to 65536"):
         tasks.main(["episodes=0"])
+
+
+def test_the_command_is_there(tmp_path: Path) -> None:
+    assert "did you mean reach" in one_line(launch("tasks", "task=reech", folder=tmp_path))
 
 
 def test_one_task_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:

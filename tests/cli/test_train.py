@@ -14,17 +14,17 @@ from embodied.buffer.store import EpisodeStore
 from embodied.monitor.metrics import read_metrics
 from embodied.runs.checkpoint import checkpoints
 from embodied.weights.registry import Registry
-from tests.cli.command import SMALL, embodied, one_line, start
+from tests.cli.command import SMALL, embodied, launch, one_line, start
 
 BUDGET = ["budget.env_steps=2560"]
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two finished runs of one seed, `a` and `b`."""
+    """A folder with two finished runs of one seed: `a` of a process, and `b` of this one."""
     folder = tmp_path_factory.mktemp("train")
-    for name in ("a", "b"):
-        done = embodied("train", *SMALL, *BUDGET, f"name={name}", "seed=3", folder=folder)
+    for name, command in (("a", launch), ("b", embodied)):
+        done = command("train", *SMALL, *BUDGET, f"name={name}", "seed=3", folder=folder)
         assert done.returncode == 0, done.stderr
     return folder
 
