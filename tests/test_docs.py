@@ -14,8 +14,8 @@ import pytest
 
 from embodied.cli.compose import compose_config
 from embodied.evaluate.settings import EvalSettings
+from embodied.runs.settings import Settings, typed
 from embodied.runtime.serve_settings import ServeSettings
-from embodied.train.settings import Settings, typed
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -100,14 +100,10 @@ OPTIONAL = ("simulators.worker.gymnasium_envs",)
 LINES = 400
 
 # To be cut: arrows against the order (rooms), circles of rooms and of modules. Nothing is added to these.
-KNOWN_ARROWS = {
-    ("embodied.runs", "embodied.train"),
-    ("embodied.evaluate", "embodied.train"),
-}
-KNOWN_ROOM_CIRCLES = ({"embodied.runs", "embodied.train", "embodied.evaluate"},)
+KNOWN_ARROWS: set[tuple[str, str]] = set()
+KNOWN_ROOM_CIRCLES: tuple[set[str], ...] = ()
 KNOWN_CIRCLES = (
     "policies.probing policies.torch_policy",
-    "embodied.train.loop embodied.train.protocol",
 )
 """Modules of a circle, or the package that holds it."""
 

@@ -15,7 +15,7 @@ from embodied.cli.compose import compose_config, groups
 from embodied.data import Outcome
 from embodied.errors import ConfigError
 from embodied.evaluate.gallery import PlaySettings, is_simulated_here, record_expert
-from embodied.train.settings import typed
+from embodied.runs.settings import typed
 from simulators.render.gl import find_gl
 from simulators.render.video import drawing
 

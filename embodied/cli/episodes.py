@@ -104,7 +104,7 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
 
 def _replay(folder: Path, episode: Episode, changes: Sequence[str], as_json: bool) -> int:
     from embodied.evaluate.replay import replay_episode
-    from embodied.train.settings import Settings, saved_config, typed
+    from embodied.runs.settings import Settings, saved_config, typed
 
     config = saved_config(folder)
     for word in changes:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     check_groups(arguments, config)
     from embodied.evaluate.evaluation import evaluate, summary
     from embodied.evaluate.settings import EvalSettings
-    from embodied.train.settings import typed
+    from embodied.runs.settings import typed
 
     settings = typed(EvalSettings, config)
     table, rows = _Table(settings.against is not None), list["Row"]()

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     config = compose_config("play", arguments)
     from embodied.evaluate.gallery import PlaySettings, play_video
-    from embodied.train.settings import typed
+    from embodied.runs.settings import typed
 
     label = next((word.removeprefix("task=") for word in arguments if word.startswith("task=")), config.task.name)
     shown = play_video(typed(PlaySettings, config), label)

@@ -28,9 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     config = compose_config("serve", arguments)
     if config.upstream is None:
         check_groups(arguments, config)
+    from embodied.runs.settings import typed
     from embodied.runtime.serve_settings import ServeSettings
     from embodied.runtime.serving import run_server
-    from embodied.train.settings import typed
 
     # An edge makes the policy that its upstream names, unless the user says how.
     own_policy = any(word.lstrip("+").startswith(("policy=", "policy.")) for word in arguments)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != "--json" and not word.startswith("task=")]
     config = compose_config("tasks", words)
     from embodied.evaluate.gallery import PlaySettings, TasksSettings, describe_task
-    from embodied.train.settings import typed
+    from embodied.runs.settings import typed
 
     settings = typed(TasksSettings, config)
     if "--json" not in arguments:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, MessageError, UserError, nearest
 from embodied.runs.run_folder import resolve
-from embodied.train.settings import saved_config
+from embodied.runs.settings import saved_config
 from embodied.weights.pointers import BY_SERVER
 from embodied.weights.registry import Entry, Registry
 from embodied.wire.endpoint import Requester

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import AgentStep, EnvStep, Episode, Observation, Outcome, Resets, Track
 from embodied.errors import UserError
 from embodied.runs.parts import make_env
+from embodied.runs.settings import Settings
 from embodied.spec import EnvSpec
-from embodied.train.settings import Settings
 from simulators.env import BatchEnv
 
 TASK_REWARD = "embodied.rewards.stage.TaskReward"

@@ -13,8 +13,8 @@ from yaml import YAMLError
 
 from embodied.errors import ConfigError, nearest
 from embodied.evaluate.cell import BATCH, split_names
+from embodied.runs.settings import ClientSettings
 from embodied.settings import Label, Rows, Seed, ThreadsOrAll, Word, require, settings
-from embodied.train.settings import ClientSettings
 
 TASKS = Path(str(files("embodied"))) / "configs" / "task"
 MAX_VIDEOS = 100

@@ -7,7 +7,7 @@ from embodied.errors import ConfigError, MessageError
 from embodied.rollout.env import Env
 from embodied.build import build, require_parts
 from embodied.runs.checkpoint import check_spec
-from embodied.train.settings import ClientSettings
+from embodied.runs.settings import ClientSettings
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, EnvSpec
 from embodied.weights.manifest import check_policy_name

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from embodied.monitor.progress import Progress
+from embodied.runs.settings import Settings
 from embodied.train.loop import Loop
 from embodied.train.parts import make_parts
 from embodied.train.protocol import check_protocol
-from embodied.train.settings import Settings
 from embodied.train.warm_start import warm_start
 
 

@@ -12,13 +12,13 @@ from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
 from embodied.runs import checkpoint as checkpoints
 from embodied.runs import run_folder
+from embodied.runs.settings import CONFIG, Settings, resumed_config, typed
 from embodied.train.demonstrations import find_episodes
 from embodied.train.loop import Loop
 from embodied.train.pretrained import find_weights
 from embodied.train.protocol import check_clone
 from embodied.train.publisher import RestoreAsked
 from embodied.train.report import report
-from embodied.train.settings import CONFIG, Settings, resumed_config, typed
 
 
 def train(config: DictConfig, overrides: Sequence[str]) -> Path:

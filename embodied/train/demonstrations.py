@@ -16,8 +16,8 @@ from embodied.learning.demonstrations import demonstrated
 from embodied.rollout.play import Played, by_expert, play
 from embodied.runs import run_folder
 from embodied.runs.parts import make_env
+from embodied.runs.settings import Settings
 from embodied.spec import EnvSpec, PolicySpec, Streams, match
-from embodied.train.settings import Settings
 from policies.base import Policy
 from policies.torch_policy import TorchPolicy
 

@@ -14,11 +14,11 @@ from embodied.monitor.timing import Stopwatch
 from embodied.rollout.env import Env
 from embodied.rollout.play import Counts, Decide, Played, play
 from embodied.runs.parts import make_env
+from embodied.runs.settings import Settings
 from embodied.spec import PolicySpec
 from embodied.train.mailbox import Inbox, Outbox
 from embodied.train.messages import EVALUATOR, KEEPER, METRICS, Episodes, Evaluated, Published
 from embodied.train.metrics import evaluation_metrics
-from embodied.train.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from embodied.monitor.timing import Stopwatch
 from embodied.rewards.stage import RewardStage
 from embodied.rollout.env import Env
 from embodied.runs.parts import make_client, make_env, make_policy
+from embodied.runs.settings import Settings
 from embodied.spec import PolicySpec
 from embodied.train.publisher import Patience
-from embodied.train.settings import Settings
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer
 from policies.base import Policy

@@ -21,10 +21,10 @@ from embodied.evaluate.cell import Cell, env_under, measure, split_names
 from embodied.evaluate.comparison import compare
 from embodied.learning.bc import BehaviourCloning
 from embodied.runs.parts import make_policy
+from embodied.runs.settings import Settings
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.train.demonstrations import EPISODES, stored
 from embodied.train.parts import Parts
-from embodied.train.settings import Settings
 from embodied.train.snapshot import has_snapshot, read_snapshot
 from embodied.weights.tensors import read_tensors
 from embodied.weights.versions import MANIFEST, TENSORS

@@ -134,7 +134,7 @@ def test_a_run_without_versions_is_named(tmp_path):
 
     from embodied.files import write_bytes
     from embodied.runs import run_folder
-    from embodied.train.settings import CONFIG
+    from embodied.runs.settings import CONFIG
 
     folder = run_folder.create(tmp_path, "empty")
     write_bytes(folder / CONFIG, OmegaConf.to_yaml(compose_config("train", WORDS)).encode())

@@ -10,7 +10,7 @@ from embodied.cli import play
 from embodied.cli.compose import compose_config, groups
 from embodied.data import Outcome
 from embodied.evaluate import gallery
-from embodied.train.settings import typed
+from embodied.runs.settings import typed
 from tests.cli.command import launch, one_line
 
 CONFIGS = groups()["task"]

@@ -14,8 +14,8 @@ from embodied.evaluate.replay import replay_episode
 from embodied.rewards.stage import TaskReward
 from embodied.rollout.play import by_expert, play
 from embodied.runs.parts import make_env
+from embodied.runs.settings import Settings, typed
 from embodied.spec import PolicySpec
-from embodied.train.settings import Settings, typed
 from simulators.tasks.reach import Reach
 
 RANDOMISED = [

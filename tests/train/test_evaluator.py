@@ -11,10 +11,10 @@ from embodied.cli.compose import compose_config
 from embodied.data import ActionChunk, Observation
 from embodied.monitor.progress import Progress
 from embodied.rollout import play
+from embodied.runs.settings import Settings, typed
 from embodied.train import evaluator
 from embodied.train.loop import Loop
 from embodied.train.parts import make_parts
-from embodied.train.settings import Settings, typed
 
 WORDS = [
     "task=reach", "policy.hidden=[8]", "rollout.num_envs=2", "rollout.steps=8", "render.episodes=3",

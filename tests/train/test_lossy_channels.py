@@ -14,10 +14,10 @@ from embodied.buffer.consumed import Consumed, read_consumed
 from embodied.cli.compose import compose_config
 from embodied.data import Episode
 from embodied.monitor.progress import Progress
+from embodied.runs.settings import Settings, typed
 from embodied.train.loop import Loop
 from embodied.train.mailbox import Receipt, Stage, deliver
 from embodied.train.parts import make_parts
-from embodied.train.settings import Settings, typed
 
 UPDATES = 5
 WORDS = [

@@ -15,10 +15,10 @@ from embodied.data import Episode
 from embodied.errors import ConfigError, CorruptFile
 from embodied.learning.bc import BehaviourCloning
 from embodied.monitor.summary import read_summary
+from embodied.runs.settings import Settings, typed
 from embodied.runtime.train import train
 from embodied.train import protocol, report
 from embodied.train.parts import Parts
-from embodied.train.settings import Settings, typed
 from embodied.weights.registry import Registry
 from embodied.weights.tensors import read_tensors, write_tensors
 from embodied.weights.versions import MANIFEST, TENSORS

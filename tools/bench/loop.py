@@ -21,9 +21,9 @@ from embodied.cli.compose import compose_config
 from embodied.data import Segment
 from embodied.monitor.metrics import read_metrics
 from embodied.monitor.progress import Progress
+from embodied.runs.settings import Settings, typed
 from embodied.train.loop import Loop
 from embodied.train.parts import make_parts
-from embodied.train.settings import Settings, typed
 from embodied.train.warm_start import warm_start
 from simulators.env import STAGE, BatchEnv
 

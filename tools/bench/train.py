@@ -27,7 +27,7 @@ from sides import ours, rsl_rl, sb3
 from sides.goal import Goal
 
 from embodied.cli.compose import compose_config
-from embodied.train.settings import Settings, typed
+from embodied.runs.settings import Settings, typed
 
 ENVS, EVERY, EVERY_SAC = 64, 10_240, 2_048
 REACH, LIFT = "reach", "lift_cube"

@@ -8,9 +8,9 @@ import numpy as np
 from sides.goal import EPISODES, FIRST_SEED, Goal
 
 from embodied.monitor.progress import Progress
+from embodied.runs.settings import Settings
 from embodied.train.loop import Loop
 from embodied.train.parts import make_parts
-from embodied.train.settings import Settings
 
 
 def seconds(settings: Settings, goal: Goal) -> int:

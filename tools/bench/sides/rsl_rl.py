@@ -13,7 +13,7 @@ from sides.ours import reference
 from tensordict import TensorDict
 from torch import Tensor
 
-from embodied.train.settings import Settings
+from embodied.runs.settings import Settings
 from simulators.env import BatchEnv
 from simulators.isaac.tasks.lift import LiftCubePPORunnerCfg
 from simulators.make import make_env

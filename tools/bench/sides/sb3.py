@@ -12,7 +12,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from embodied.train.settings import Settings
+from embodied.runs.settings import Settings
 from simulators.adapters.sb3 import Sb3VecEnv
 from simulators.env import BatchEnv
 from simulators.make import make_env

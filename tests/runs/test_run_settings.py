@@ -6,7 +6,7 @@ import pytest
 
 from embodied.cli.compose import compose_config
 from embodied.errors import ConfigError, CorruptFile
-from embodied.train.settings import CONFIG, Settings, resumed_config, saved_config, typed
+from embodied.runs.settings import CONFIG, Settings, resumed_config, saved_config, typed
 
 
 @pytest.mark.parametrize(
