@@ -102,9 +102,7 @@ LINES = 400
 # To be cut: arrows against the order (rooms), circles of rooms and of modules. Nothing is added to these.
 KNOWN_ARROWS: set[tuple[str, str]] = set()
 KNOWN_ROOM_CIRCLES: tuple[set[str], ...] = ()
-KNOWN_CIRCLES = (
-    "policies.probing policies.torch_policy",
-)
+KNOWN_CIRCLES = ("policies.probing policies.torch_policy",)
 """Modules of a circle, or the package that holds it."""
 
 
