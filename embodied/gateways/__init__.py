@@ -1,1 +1,1 @@
-"""Other projects' protocols in front of a policy server, each translated in a process of its own."""
+"""Gateways to other projects' protocols: servers for their clients, and policies that ask their servers."""

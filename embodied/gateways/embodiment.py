@@ -1,17 +1,17 @@
-"""Other projects' keys and our streams: a small config per embodiment maps one to the other, in both directions.
+"""Mapping between other projects' keys and streams, in both directions, from a small config per embodiment.
 
 A gateway turns a request into streams (`observe`) and an action chunk into a reply (`reply`); a policy that asks
-another project's server does the reverse (`request`, `actions_of`). All work on one row.
+another project's server does the reverse (`request`, `actions_of`). All methods work on one row.
 
-The config, as `configs/embodiment/*.yaml` show it:
+Example of a config, see `configs/embodiment/*.yaml`:
 
     name: mine
-    streams:                     # ours: what is theirs. Left out: every stream under its own name.
+    streams:                     # our stream: their key. Left out: every stream under its own name.
       front: {key: observation/image, layout: chw, resize: true, shape: [3, 224, 224]}
       joint_pos: {key: state, shape: [8], columns: [0, 1, 2, 3, 4, 5, 6]}
       wrist: {key: [images, wrist]}                     # a map within a map
       instruction: {key: prompt, text: true, default: lift the cube}
-    actions:                     # their key: which of our numbers. Left out: what the gateway's protocol is used to.
+    actions:                     # their key: our numbers. Left out: the default of the gateway's protocol.
       actions: {columns: [1, 0, 2], size: 3}
 """
 
@@ -24,46 +24,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError, SpecMismatch, nearest
-from embodied.gateways.stream_source import Source, check_whole, sources_of
+from embodied.gateways.stream_source import StreamSource, check_whole, sources_of
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 FIELDS = ("name", "streams", "actions", "groot")
-"""Of a config; `groot` is for `embodied.gateways.groot.key_mapping`."""
+"""Fields of a config; `embodied.gateways.groot.key_mapping` reads `groot`."""
 
 _MESSAGE_BYTES = 1 << 26
-_SLACK = 1 << 20  # bytes of a message beside the arrays that are needed
+_SLACK = 1 << 20  # bytes of a message beside the arrays needed
 _FOLDER = Path(__file__).parent.parent / "configs" / "embodiment"
 
 
 @dataclass(frozen=True)
 class Embodiment:
-    """One embodiment, checked against the streams it is used for; made by `from_config`.
+    """Mapping of one embodiment, checked against streams; made by `from_config` or `for_env`.
 
     Attributes:
-        name: As in the config.
-        sources: One per observation stream.
+        name: Name in the config.
+        sources: Source of each observation stream.
         outputs: Their key to the columns of our action row.
         action_dim: D, numbers of our action row.
     """
 
     name: str
-    sources: tuple[Source, ...]
+    sources: tuple[StreamSource, ...]
     outputs: Mapping[str, NDArray[np.intp]]
     action_dim: int
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str, spec: PolicySpec, action_key: str = "actions") -> Self:
-        """For a policy of ours that others ask.
+        """Mapping for a policy of ours and other projects' clients.
 
         Args:
-            config: The mapping, the name of one in `configs/embodiment`, or the path of a YAML file.
-            spec: Every observation stream needs a source.
+            config: A mapping, a name in `configs/embodiment`, or the path of a YAML file.
+            spec: Spec of the policy; every observation stream needs a source.
             action_key: Their key of the whole action row where the config leaves `actions` out; empty for one key
                 per action stream, of its name.
 
         Raises:
-            ConfigError: The config itself is wrong; names the field.
-            SpecMismatch: A stream has no source or cannot be made from it; names stream, key and what is known.
+            ConfigError: The config is wrong; names the field.
+            SpecMismatch: A stream has no source or cannot be made from it; names stream and key.
         """
         name, streams, actions = _fields(config)
         sources = sources_of(name, streams, spec.agent.observations, f"policy {spec.name}")
@@ -71,12 +71,12 @@ class Embodiment:
         return cls(name, sources, outputs, spec.agent.action_dim)
 
     @classmethod
-    def for_body(cls, config: Mapping[str, Any] | str, agent: AgentSpec, action_key: str = "actions") -> Self:
-        """For a policy of others that a body of ours asks; `agent` offers streams, more than are needed perhaps.
+    def for_env(cls, config: Mapping[str, Any] | str, agent: AgentSpec, action_key: str = "actions") -> Self:
+        """Mapping for another project's server and an agent of ours, which may have more streams than are needed.
 
         Raises:
-            ConfigError: The config itself is wrong, or an action number comes from no key.
-            SpecMismatch: The body does not offer a stream of the config that has no default, or of another shape.
+            ConfigError: The config is wrong, or an action number comes from no key.
+            SpecMismatch: The agent lacks a stream of the config that has no default, or has it in another shape.
         """
         name, streams, actions = _fields(config)
         offered = {stream.name: stream for stream in agent.observations}
@@ -91,48 +91,48 @@ class Embodiment:
                 f"embodiment {name}, actions",
                 "name every column",
             )
-        sources = sources_of(name, streams, used, "the body")
+        sources = sources_of(name, streams, used, "the environment")
         check_whole(name, sources)
         return cls(name, sources, outputs, agent.action_dim)
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of the arrays of the largest request to be expected, about."""
+        """Approximate bytes of the arrays of the largest expected request."""
         return sum(source.bytes for source in self.sources)
 
     @property
     def message_bytes(self) -> int:
-        """Longest request that is taken: with images twice as large as expected, if that is within 64 MiB."""
+        """Longest request accepted: with images twice as large as expected, if that is within 64 MiB."""
         images = sum(source.bytes for source in self.sources if source.image)
         numbers = 8 * (self.request_bytes - images)  # they may come as float64 or int64
         return max(min(2 * images, _MESSAGE_BYTES), images) + numbers + _SLACK
 
     @property
     def keys(self) -> dict[str, dict[str, Any]]:
-        """What a client sends, as plain values: their key (`/` between nested ones) to path, stream, shape, dtype."""
+        """Description of a request: their key (nested ones joined by `/`) to path, stream, shape and dtype."""
         return {"/".join(source.path): source.describe() for source in self.sources}
 
     def observe(self, request: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Our streams, without the row axis, from what a client sent.
+        """Streams of a request, without the row axis.
 
         Raises:
-            SpecMismatch: A key is missing, or of another shape or dtype; names stream, key and what was sent.
+            SpecMismatch: A key is missing, or of another shape or dtype; names stream, key and the value sent.
         """
         return {source.stream.name: source.take(request) for source in self.sources}
 
     def reply(self, actions: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Their keys to [K, d], from [K, D]; owned."""
+        """Reply for actions [K, D]: their keys to [K, d], owned."""
         return {key: actions[:, columns] for key, columns in self.outputs.items()}
 
     def request(self, streams: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """What a server of theirs is sent, from one row of our streams; a text not given is its default."""
+        """Request to another project's server from one row of streams; a missing text is its default."""
         made: dict[str, Any] = {}
         for source in self.sources:
             source.put(made, streams.get(source.stream.name))
         return made
 
     def actions_of(self, reply: Mapping[str, Any]) -> NDArray[np.float32]:
-        """[K, D] from what a server of theirs answered.
+        """Actions [K, D] from another project's answer.
 
         Raises:
             DataError: A key is missing, no array of finite numbers, or of another shape.
@@ -154,15 +154,15 @@ class Embodiment:
 
 
 def embodiment_names() -> list[str]:
-    """The embodiments that ship with the project."""
+    """Names of the embodiments that ship with the project."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def read_config(config: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The mapping itself, or what the YAML file of that name or path holds.
+    """Config of an embodiment: the mapping itself, or the contents of the YAML file of that name or path.
 
     Raises:
-        ConfigError: There is no such file, or it holds no mapping.
+        ConfigError: The file does not exist, or holds no mapping.
     """
     if isinstance(config, Mapping):
         return {str(key): value for key, value in config.items()}
@@ -182,7 +182,7 @@ def read_config(config: Mapping[str, Any] | str) -> dict[str, Any]:
 
 
 def _fields(config: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """Name, `streams` and `actions` of a config, of their types."""
+    """Name, `streams` and `actions` of a config, type-checked."""
     data = read_config(config)
     name = str(data.get("name", "embodiment"))
     for key in data:
@@ -196,13 +196,13 @@ def _fields(config: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | N
 
 
 def _offered(name: str, stream: str, entry: Any, offered: Mapping[str, Stream]) -> Stream:
-    """The body's stream of that name, or one for the default text."""
+    """Agent's stream of that name, or a stream for the default text."""
     if stream in offered:
         return offered[stream]
     if isinstance(entry, Mapping) and isinstance(entry.get("default"), str):
         return Stream(stream, (max(len(entry["default"].encode()), 1),), "uint8")
     raise SpecMismatch(
-        f"embodiment {name} needs stream {stream}, which the body does not offer",
+        f"embodiment {name} needs stream {stream}, which the environment does not have",
         f"embodiment {name}, stream {stream}",
         nearest(stream, offered),
     )
@@ -211,7 +211,7 @@ def _offered(name: str, stream: str, entry: Any, offered: Mapping[str, Stream]) 
 def _outputs(
     name: str, actions: Mapping[str, Any] | None, agent: AgentSpec, action_key: str
 ) -> dict[str, NDArray[np.intp]]:
-    """Their keys to columns of our action row."""
+    """Mapping of their keys to columns of our action row."""
     named, start = {}, 0
     for stream in agent.actions:
         named[stream.name] = range(start, start + stream.size)
@@ -226,7 +226,7 @@ def _outputs(
 
 
 def _columns(entry: Any, named: Mapping[str, range], dim: int, where: str) -> NDArray[np.intp]:
-    """What an entry of `actions` takes of our action row."""
+    """Columns of our action row that an entry of `actions` names."""
     known = ("columns", "streams", "size")
     if not isinstance(entry, Mapping):
         raise ConfigError("it is no mapping", where, f"give {', '.join(known)}, or {{}} for the whole action")

@@ -1,7 +1,7 @@
-"""Supervision of the gateways of a policy server."""
+"""Launcher of a policy server's gateways: starts them, restarts them when they die, and ends them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,12 @@ from embodied.wire.codecs import error_from_body
 
 Announce = Callable[[str], object]
 Main = Callable[[Any, Announce], int | None]
-"""A gateway's main function: runs until SIGTERM or SIGINT, says one line when it listens, returns its exit status."""
+"""Main function of a gateway: announces one line when it listens, runs until SIGTERM, returns its exit status."""
 
-ASKED_TO_STOP = 100
-"""Exit status of a gateway one of whose clients asked, with authority, that the server stop."""
+STOP_REQUESTED = 100
+"""Exit status of a gateway after an authorized client asked to stop the server."""
 
-_SAY_S = 60.0  # between lines about a gateway that dies again and again
+_SAY_S = 60.0  # between two announcements about a gateway that keeps dying
 
 
 @dataclass
@@ -37,51 +37,51 @@ class _Gateway:
     ended: bool = False
 
 
-class Gateways:
-    """The gateways of one server. Call `check` now and then, in one thread, best not the serving one.
+class GatewayLauncher:
+    """Launcher of one server's gateways. Call `check` regularly, from one thread other than the serving one.
 
     Args:
-        wanted: Main function and options of each, which can be pickled; see `Main`.
-        announce: Is told one line when a gateway listens or dies; of one that dies again and again, one a minute.
-        clock: Seconds, monotonic.
+        wanted: Name of each gateway to its main function and options, which must be picklable; see `Main`.
+        announce: Called with one line when a gateway listens or dies, once a minute for one that keeps dying.
+        clock: Monotonic seconds.
     """
 
     def __init__(
         self,
-        wanted: Sequence[tuple[Main, Any]],
+        wanted: Mapping[str, tuple[Main, Any]],
         announce: Announce = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._announce, self._clock, self._closed = announce, clock, False
-        self._gateways = [_Gateway(main, options, main.__module__.rpartition(".")[2]) for main, options in wanted]
+        self._gateways = [_Gateway(main, options, name) for name, (main, options) in wanted.items()]
 
     def start(self) -> None:
-        """Spawn them. Whether they listen shows in `check`."""
+        """Start the gateways; `check` finds out whether they listen."""
         for gateway in self._gateways:
             self._start(gateway)
 
     def check(self) -> bool:
-        """Start again what died and is due; whether a client asked, with authority, that the server stop.
+        """Restart dead gateways that are due; whether an authorized client asked to stop the server.
 
         Raises:
             UserError: A gateway that never listened cannot, as it is configured.
         """
         asked = False
         for gateway in self._gateways:
-            self._listen(gateway)
+            self._read_reports(gateway)
             child = gateway.child
             if child is not None and not child.alive:
-                asked |= self._bury(gateway, child)
+                asked |= self._reap(gateway, child)
             if gateway.child is None and not (gateway.ended or self._closed) and self._clock() >= gateway.due:
                 self._start(gateway)
         return asked
 
     def wait_ready(self, timeout_s: float) -> list[str]:
-        """The lines that all gateways said when they began to listen, in order.
+        """Wait until all gateways listen; returns the line that each announced, in order.
 
         Raises:
             UserError: As `check`.
-            InfrastructureError: One does not listen in time, or died again and again before it did.
+            InfrastructureError: A gateway does not listen in time, or kept dying before it did.
         """
         limit = time.monotonic() + timeout_s
         while not all(gateway.ready for gateway in self._gateways):
@@ -94,9 +94,11 @@ class Gateways:
         return [gateway.line for gateway in self._gateways]
 
     def status(self) -> list[dict[str, Any]]:
-        """Per gateway plain values, from any thread: `name`, `state` (`listening`; `starting`; `died`, and it starts
-        again; `ended`), `line` (what it said when it last listened), `deaths`, `error` (why it last died, in one line;
-        empty while it listens), `retry_s` (seconds until it starts again; 0 unless it died).
+        """Status of each gateway in plain values, from any thread.
+
+        The fields are `name`, `state` (`listening`, `starting`, `died` before a restart, or `ended`), `line` (its last
+        announcement), `deaths`, `error` (reason of its last death in one line; empty while it listens) and `retry_s`
+        (seconds until it restarts; 0 unless it died).
         """
         now = self._clock()
         return [
@@ -122,8 +124,8 @@ class Gateways:
         gateway.child = Child.calling(f"gateway {gateway.name}", gateway.main, gateway.options)
         gateway.started, gateway.error = self._clock(), None
 
-    def _listen(self, gateway: _Gateway) -> None:
-        """Take in the lines and the error that a gateway has sent."""
+    def _read_reports(self, gateway: _Gateway) -> None:
+        """Read the lines and the error that a gateway has sent."""
         for said in gateway.child.said() if gateway.child is not None else ():
             if isinstance(said, dict):
                 gateway.error = error_from_body(said)
@@ -131,13 +133,13 @@ class Gateways:
                 gateway.line, gateway.ready, gateway.listening = str(said), True, True
                 self._announce(gateway.line)
 
-    def _bury(self, gateway: _Gateway, child: Child) -> bool:
+    def _reap(self, gateway: _Gateway, child: Child) -> bool:
         """Schedule the restart of a dead gateway; whether it ended because a client asked the server to stop."""
-        self._listen(gateway)
+        self._read_reports(gateway)
         status = child.status
         child.stop()
         gateway.child, gateway.listening = None, False
-        if status == ASKED_TO_STOP:
+        if status == STOP_REQUESTED:
             gateway.ended = True
             return True
         if self._closed:
@@ -150,7 +152,7 @@ class Gateways:
         gateway.why = gateway.error.line() if gateway.error is not None else f"exit status {status}"
         gateway.due = now + pause
         if not backoff.spent:
-            self._announce(f"gateway {gateway.name} died and starts again in {pause:g} s: {gateway.why}")
+            self._announce(f"gateway {gateway.name} died and restarts in {pause:g} s: {gateway.why}")
         elif now - gateway.said >= _SAY_S:
             gateway.said = now
             times = f"{backoff.quick} times in a row"

@@ -1,4 +1,4 @@
-"""Where a gateway listens for TCP connections, and how it is told to end."""
+"""TCP listening of gateways: addresses, API keys, signals."""
 
 import errno
 import hmac
@@ -16,7 +16,7 @@ from embodied.wire.addresses import holder
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `ws://host:port`; raises `UserError` where it is neither."""
+    """Host and port of `host:port` or `ws://host:port`; raises `UserError` for another form."""
     found = re.fullmatch(r"(?:ws://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", address)
     if found is None or int(found[2]) > 65535:
         raise UserError("not an address", address[:200], "write host:port, such as 127.0.0.1:8000")
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_key(given: Sequence[str], wanted: str | None) -> bool:
-    """Whether the values of a request's `Authorization` header hold the key that is wanted, if one is."""
+    """Whether the values of a request's `Authorization` header hold the wanted API key; true where None is wanted."""
     if wanted is None:
         return True
     scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
@@ -41,7 +41,7 @@ def is_key(given: Sequence[str], wanted: str | None) -> bool:
 
 
 def listen(host: str, port: int, address: str) -> socket.socket:
-    """A listening TCP socket; raises `UserError` naming `address` where there can be none."""
+    """Open a listening TCP socket; raises `UserError` naming `address` where that fails."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
@@ -54,13 +54,13 @@ def listen(host: str, port: int, address: str) -> socket.socket:
 
 
 def probe(host: str, port: int, address: str) -> None:
-    """Raise `UserError` where nobody could listen there now; port 0 is always free."""
+    """Raise `UserError` unless the address can be listened on now; port 0 is always free."""
     listen(host, port, address).close()
 
 
 @contextmanager
 def one_of_several(policy: str) -> Iterator[None]:
-    """What a server says to who names none of its policies, in the words of `embodied serve`."""
+    """Rewrite a server's error about an unnamed policy, for users of `embodied serve`."""
     try:
         yield
     except UserError as error:
@@ -75,7 +75,7 @@ def one_of_several(policy: str) -> Iterator[None]:
 
 @contextmanager
 def signals(stop: threading.Event) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `stop`, where this is the main thread."""
+    """Set `stop` on SIGINT and SIGTERM, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

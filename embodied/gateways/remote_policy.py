@@ -1,4 +1,4 @@
-"""A policy whose decisions another project's server takes: what is the same whichever protocol it speaks."""
+"""Policies that ask another project's server, independent of its protocol."""
 
 import os
 from collections.abc import Mapping
@@ -15,54 +15,54 @@ from policies.base import Mode
 MAX_CHUNK = 4096
 
 
-class Caller(Protocol):
-    """Asks one server.
+class InferenceClient(Protocol):
+    """Client of one inference server.
 
     Attributes:
-        where: Which server, in the words of an error.
+        where: Name and address of the server, for errors.
     """
 
     where: str
 
     def infer(self, streams: Mapping[str, NDArray[Any]], rows: int) -> list[NDArray[np.float32]]:
-        """Per row [K', D] actions in our order, from streams of [rows, *shape].
+        """Actions [K', D] of each row, in the order of the spec, from streams of [rows, *shape].
 
         Raises:
             DeadlineExceeded: No answer in time.
             Unauthorized: The key is wrong.
             InfrastructureError: The server answered with an error.
-            DataError: The answer holds no such actions.
+            DataError: The answer has no actions of that form.
         """
         ...
 
     def close(self) -> None:
-        """Drop the connection; the next request makes a new one."""
+        """Close the connection; the next request opens a new one."""
         ...
 
 
 class RemotePolicy:
-    """Chunks of the first K actions that a server gives. It has no weights of ours: no log-probabilities, no values.
+    """Chunks of the first K actions of a server's answers, without log-probabilities and values.
 
     Args:
-        spec: Streams asked with, actions given, K.
-        caller: Asks.
+        spec: Streams sent, actions expected, K.
+        client: Client of the server.
     """
 
-    def __init__(self, spec: PolicySpec, caller: Caller) -> None:
-        self.spec, self._caller = spec, caller
+    def __init__(self, spec: PolicySpec, client: InferenceClient) -> None:
+        self.spec, self._client = spec, client
 
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
-        """See `policies.base.Policy`; the server draws its own noise, so `noise_keys` and `mode` change nothing.
+        """See `policies.base.Policy`; the server samples its own noise, so `noise_keys` and `mode` have no effect.
 
         Raises:
-            EmbodiedError: As `Caller.infer`, or the server's chunks are too short.
+            EmbodiedError: As `InferenceClient.infer`, or the server's chunks are too short.
         """
         spec, count = self.spec, len(observation.rows)
         actions = np.zeros((count, spec.chunk, spec.agent.action_dim), np.float32)
-        for row, given in enumerate(self._caller.infer(observation.streams, count) if count else ()):
+        for row, given in enumerate(self._client.infer(observation.streams, count) if count else ()):
             if len(given) < spec.chunk:
                 what = f"chunks of {len(given)} actions, and {spec.chunk} are wanted"
-                raise DataError(what, self._caller.where, f"set chunk={len(given)}")
+                raise DataError(what, self._client.where, f"set chunk={len(given)}")
             actions[row] = given[: spec.chunk]
         return ActionChunk(
             observation.rows,
@@ -74,17 +74,17 @@ class RemotePolicy:
         )
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """None: the weights are the server's."""
+        """No tensors: the weights are the server's."""
         return {}
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         if tensors:
             what = f"{len(tensors)} tensors for a policy whose weights are another server's"
-            raise WeightsRefused(what, f"policy {self.spec.name}", f"load them into the {self._caller.where}")
+            raise WeightsRefused(what, f"policy {self.spec.name}", f"load them into the {self._client.where}")
 
     def close(self) -> None:
-        """Drop the connection; the next request makes a new one."""
-        self._caller.close()
+        """Close the connection; the next request opens a new one."""
+        self._client.close()
 
 
 def check_sizes(chunk: int, execute: int | None, timeout_s: float) -> None:
@@ -96,10 +96,10 @@ def check_sizes(chunk: int, execute: int | None, timeout_s: float) -> None:
 
 
 def secret(value: str | None, field: str) -> str | None:
-    """A key, or what `env:NAME` says of the environment; None for none.
+    """API key; `env:NAME` reads it from the environment, None is no key.
 
     Raises:
-        ConfigError: The environment has no such name.
+        ConfigError: The environment has no such variable.
     """
     if not value or not value.startswith("env:"):
         return value or None

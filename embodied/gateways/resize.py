@@ -1,4 +1,4 @@
-"""Images brought to another size with plain numpy."""
+"""Resizing of images in plain numpy."""
 
 from functools import lru_cache
 
@@ -9,9 +9,12 @@ MAX_SIDE = 4096
 
 
 def resize(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """[height, width, C] from [H, W, C], each side at most `MAX_SIDE` pixels; the sides' ratio may change.
+    """Resize an image [H, W, C] to [height, width, C]; the aspect ratio may change.
 
-    Where a side shrinks, all its pixels count (a triangle as wide as the step); where it grows, two are blended.
+    The filter is a triangle as wide as the step where a side shrinks, and linear interpolation where it grows.
+
+    Args:
+        image: [H, W, C], each side at most `MAX_SIDE` pixels.
     """
     if image.shape[:2] == (height, width):
         return image
@@ -23,7 +26,7 @@ def resize(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint
 
 @lru_cache(maxsize=16)
 def _weights(given: int, wanted: int) -> NDArray[np.float32]:
-    """[wanted, given] share of each pixel given in each pixel wanted; rows sum to one."""
+    """Weights [wanted, given] of each input pixel in each output pixel; rows sum to one."""
     step = given / wanted
     centres = (np.arange(wanted) + 0.5) * step - 0.5
     distance = np.abs(centres[:, None] - np.arange(given)) / max(step, 1.0)

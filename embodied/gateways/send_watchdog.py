@@ -1,4 +1,4 @@
-"""A watch over connections whose threads may be stuck in a send: who exceeds its time is cut off."""
+"""Watchdog over connections whose threads may hang in a send."""
 
 import socket
 import threading
@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 _LOOK_S = 0.25
 
 
-class Watch:
-    """Shuts sockets down whose owner stays in a `within` for too long. One thread for all."""
+class SendWatchdog:
+    """Shuts down sockets whose owner stays in a `within` for too long. One thread serves all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class Watch:
 
     @contextmanager
     def within(self, sock: socket.socket, seconds: float) -> Iterator[None]:
-        """What is done within must take at most `seconds`, else the socket is shut down."""
+        """Shut the socket down if the block takes longer than `seconds`."""
         with self._lock:
             key = self._next = self._next + 1
             self._limits[key] = (time.monotonic() + seconds, sock)
@@ -46,6 +46,6 @@ class Watch:
 
 
 def cut_off(sock: socket.socket) -> None:
-    """End a connection at once, whatever other threads wait for on it."""
+    """End a connection at once; calls of other threads on it return."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

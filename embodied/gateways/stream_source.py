@@ -1,4 +1,4 @@
-"""Where one stream comes from in another project's request: a key, and the conversions that the config states."""
+"""Source of one stream in another project's request: a key, and the conversions that the config states."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,23 +15,23 @@ from embodied.spec import Stream
 LAYOUTS = ("hwc", "chw")
 _FIELDS = ("key", "layout", "resize", "text", "default", "columns", "shape")
 ANY_IMAGE = 1920 * 1080 * 3
-"""Bytes to be expected of an image that may have any size."""
+"""Expected bytes of an image that may have any size."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """One stream's source in a request.
+class StreamSource:
+    """Source of a stream in a request.
 
     Attributes:
-        stream: Ours.
+        stream: Our stream.
         path: Their key, one name per nested map.
-        where: For errors.
-        layout: Of their image, `hwc` or `chw`; ours are hwc.
-        resize: Their image may have any size.
-        text: Theirs is a string, ours its UTF-8 with zeros after its end.
-        default: The text where the key is missing; None if it must not be.
-        columns: Which numbers of their vector are ours; None for all.
-        shape: What they send, in their layout; None where anything that can be made to fit is taken.
+        where: Place named in errors.
+        layout: Layout of their image, `hwc` or `chw`; ours are hwc.
+        resize: Whether their image may have any size.
+        text: Whether their value is a string, and ours its UTF-8 padded with zeros.
+        default: Text to use where the key is missing; None where the key is required.
+        columns: Indices of our numbers in their vector; None for all.
+        shape: Shape of their value, in their layout; None for any that can be converted.
     """
 
     stream: Stream
@@ -50,24 +50,24 @@ class Source:
 
     @property
     def bytes(self) -> int:
-        """Bytes to be expected of their value."""
+        """Expected bytes of their value."""
         item = np.dtype(self.stream.dtype).itemsize
         return max(ANY_IMAGE if self.resize else 0, math.prod(self.shape or ()) * item, self.stream.size * item)
 
     @property
     def size_of_vector(self) -> int:
-        """Numbers in their vector, of which `columns` are ours."""
+        """Length of their vector, in which `columns` are ours."""
         return self._shape()[0]
 
     def describe(self) -> dict[str, Any]:
-        """What a client sends, as plain values."""
+        """Description of a client's value, as plain values."""
         said: dict[str, Any] = {"path": list(self.path), "stream": self.stream.name}
         if self.text:
             return {**said, "dtype": "str", "shape": [], "optional": self.default is not None}
         return {**said, "dtype": self.stream.dtype, "shape": list(self._shape()), "any_size": self.resize}
 
     def take(self, request: Mapping[str, Any]) -> NDArray[Any]:
-        """[*stream.shape] from a request; see `Embodiment.observe`."""
+        """Value [*stream.shape] from a request; see `Embodiment.observe`."""
         value = self._find(request)
         if self.text:
             return self._text(value)
@@ -79,7 +79,7 @@ class Source:
         return self._image(array) if self.image else self._numbers(array)
 
     def put(self, request: dict[str, Any], value: NDArray[Any] | None) -> None:
-        """Write our [*stream.shape] into a request, as they want it; the default where None."""
+        """Write our value [*stream.shape] into a request, converted; the default where it is None."""
         *above, last = self.path
         for name in above:
             request = request.setdefault(name, {})
@@ -97,7 +97,7 @@ class Source:
             request.setdefault(last, np.zeros(self._shape(), value.dtype))[list(self.columns)] = value
 
     def _shape(self) -> tuple[int, ...]:
-        """What a client best sends."""
+        """Preferred shape of a client's value."""
         if self.shape is not None:
             return self.shape
         if self.image and self.layout == "chw":
@@ -157,7 +157,7 @@ class Source:
             range_of = np.iinfo(self.stream.dtype)
             if given.min() < range_of.min or given.max() > range_of.max:
                 raise self._wrong(f"holds numbers outside {self.stream.dtype}", f"send {self.stream.dtype}")
-        with np.errstate(over="ignore"):  # what becomes infinite is refused as such
+        with np.errstate(over="ignore"):  # infinite results are refused below
             taken = given.astype(self.stream.dtype)
         if not np.isfinite(taken).all():
             raise self._wrong("is not finite", "send finite numbers")
@@ -169,8 +169,8 @@ class Source:
 
 def sources_of(
     name: str, entries: Mapping[str, Any] | None, streams: Iterable[Stream], whose: str
-) -> tuple[Source, ...]:
-    """A source per stream; without `entries`, each stream's own name is its key and `instruction` is text.
+) -> tuple[StreamSource, ...]:
+    """Sources of streams; without `entries`, each stream's own name is its key and `instruction` is text.
 
     Raises:
         ConfigError, SpecMismatch: See `Embodiment.from_config`.
@@ -187,8 +187,8 @@ def sources_of(
     return tuple(made)
 
 
-def check_whole(name: str, sources: Iterable[Source]) -> None:
-    """Raise `ConfigError` unless a request made from `sources` has every number, and no key twice."""
+def check_whole(name: str, sources: Iterable[StreamSource]) -> None:
+    """Raise `ConfigError` unless a request made from `sources` has every number and no key twice."""
     taken: dict[tuple[str, ...], set[int]] = {}
     sizes: dict[tuple[str, ...], int] = {}
     for source in sources:
@@ -206,7 +206,7 @@ def check_whole(name: str, sources: Iterable[Source]) -> None:
             raise ConfigError(what, f"embodiment {name}", "name a stream for every column")
 
 
-def _source(stream: Stream, entry: Any, where: str) -> Source:
+def _source(stream: Stream, entry: Any, where: str) -> StreamSource:
     if not isinstance(entry, Mapping):
         entry = {"key": entry}
     for key in entry:
@@ -223,7 +223,9 @@ def _source(stream: Stream, entry: Any, where: str) -> Source:
     default, layout = entry.get("default"), str(entry.get("layout", "hwc"))
     if layout not in LAYOUTS:
         raise ConfigError(f"layout {layout}", where, nearest(layout, LAYOUTS))
-    made = Source(stream, path, where, layout, entry.get("resize", False), entry.get("text", False), default, **options)
+    made = StreamSource(
+        stream, path, where, layout, entry.get("resize", False), entry.get("text", False), default, **options
+    )
     _check(made)
     return made
 
@@ -237,8 +239,8 @@ def _counts(entry: Mapping[str, Any], field: str, where: str) -> tuple[int, ...]
     return tuple(value)
 
 
-def _check(source: Source) -> None:
-    """Whether the stream can be made from what the config says is sent."""
+def _check(source: StreamSource) -> None:
+    """Raise unless the stream can be made from the value that the config describes."""
     stream, key = source.stream, "/".join(source.path)
     kind = f"{stream.dtype} {list(stream.shape)}"
 

@@ -1,4 +1,4 @@
-"""What runs beside a server: the gateways of other projects' clients, each a process of its own."""
+"""Gateways of a policy server, each a process of its own."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied.errors import EmbodiedError, UserError, nearest
-from embodied.gateways.launcher import Gateways
+from embodied.gateways.launcher import GatewayLauncher
 from embodied.runtime.serve_settings import ServeSettings
 from embodied.serving.policy_slot import PolicySlot
 from embodied.wire.credentials import ACT, CLIENTS, add_client, list_clients
@@ -16,45 +16,46 @@ _LOOK_S = 0.5
 _GATEWAY = "gateway"
 
 
-class Beside:
-    """The gateways of one server, watched in a thread of their own.
+class ServerGateways:
+    """Gateways of one server, supervised in a thread.
 
     Args:
-        settings: Of the server.
-        desks: What it serves.
-        announce: Is told one line when a gateway listens, dies or comes back.
+        settings: Settings of the server.
+        slots: Policies that it serves, by name.
+        announce: Called with one line when a gateway listens, dies or restarts.
 
     Attributes:
-        error: Why a gateway could not listen, after it has stopped the server.
+        error: Reason that a gateway could not listen, which also stops the server; None else.
 
     Raises:
         UserError: A gateway could not listen as it is configured, or does not fit the policy.
     """
 
     def __init__(
-        self, settings: ServeSettings, desks: Mapping[str, PolicySlot], announce: Callable[[str], object] = print
+        self, settings: ServeSettings, slots: Mapping[str, PolicySlot], announce: Callable[[str], object] = print
     ) -> None:
         self.error: EmbodiedError | None = None
-        self._gateways: Gateways | None = None
+        self._gateways: GatewayLauncher | None = None
         self._settings, self._announce = settings, announce
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._key = _api_key(settings.api_key)
         if settings.openpi is not None or settings.groot is not None:
             self._keys = _gateway_keys(settings.keys)
-            spec = _policy(settings, desks).host.spec
-            for check, _, options in self._wanted(settings.address):
+            spec = _policy(settings, slots).host.spec
+            for check, _, options in self._wanted(settings.address).values():
                 check(options, spec)
 
     def status(self) -> list[dict[str, Any]]:
-        """How the gateways are, see `Gateways.status`; from any thread."""
+        """Status of the gateways, see `GatewayLauncher.status`; from any thread."""
         return [] if self._gateways is None else self._gateways.status()
 
     def start(self, server: str, stop: threading.Event) -> None:
-        """Spawn them; `stop` is set when one cannot listen, or a client asked for it."""
+        """Spawn the gateways; `stop` is set when one cannot listen, or an authorized client asks to stop."""
         wanted = self._wanted(server.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
         if wanted:
-            gateways = self._gateways = Gateways([(main, options) for _, main, options in wanted], self._announce)
+            mains = {name: (main, options) for name, (_, main, options) in wanted.items()}
+            gateways = self._gateways = GatewayLauncher(mains, self._announce)
             self._thread = threading.Thread(target=self._watch, args=(gateways, stop), name="gateways", daemon=True)
             self._thread.start()
 
@@ -63,24 +64,24 @@ class Beside:
         if self._thread is not None:
             self._thread.join(10.0)
 
-    def _wanted(self, server: str) -> list[tuple[Any, Any, Any]]:
-        """Check, main function and options of each."""
-        settings, wanted = self._settings, list[tuple[Any, Any, Any]]()
+    def _wanted(self, server: str) -> dict[str, tuple[Any, Any, Any]]:
+        """Name of each gateway to its check, main function and options."""
+        settings, wanted = self._settings, dict[str, tuple[Any, Any, Any]]()
         policy = settings.gateway_policy or ""
         if settings.openpi is not None:
             from embodied.gateways.openpi import server as openpi
 
             options = openpi.OpenpiSettings(server, settings.openpi, policy, settings.embodiment, self._keys, self._key)
-            wanted.append((openpi.check, openpi.run, options))
+            wanted["openpi"] = (openpi.check, openpi.run, options)
         if settings.groot is not None:
             from embodied.gateways.groot import server as groot
 
             at = settings.groot if "://" in settings.groot else f"tcp://{settings.groot}"
             given = groot.GrootSettings(server, at, policy, settings.embodiment, self._keys, self._key)
-            wanted.append((groot.check, groot.main, given))
+            wanted["groot"] = (groot.check, groot.run, given)
         return wanted
 
-    def _watch(self, gateways: Gateways, stop: threading.Event) -> None:
+    def _watch(self, gateways: GatewayLauncher, stop: threading.Event) -> None:
         try:
             gateways.start()
             while not (self._ending.is_set() or stop.is_set()):
@@ -104,18 +105,18 @@ def _api_key(given: str | None) -> str | None:
     return key
 
 
-def _policy(settings: ServeSettings, desks: Mapping[str, PolicySlot]) -> PolicySlot:
-    """The policy that gateways' clients get."""
-    if settings.gateway_policy is None and len(desks) > 1:
-        raise UserError("gateways answer with one policy", "gateway_policy", f"give one of {', '.join(sorted(desks))}")
-    name = settings.gateway_policy or next(iter(desks))
-    if name not in desks:
-        raise UserError(f"no policy {name} is served here", "gateway_policy", nearest(name, desks))
-    return desks[name]
+def _policy(settings: ServeSettings, slots: Mapping[str, PolicySlot]) -> PolicySlot:
+    """Slot of the policy that answers the gateways' clients."""
+    if settings.gateway_policy is None and len(slots) > 1:
+        raise UserError("gateways answer with one policy", "gateway_policy", f"give one of {', '.join(sorted(slots))}")
+    name = settings.gateway_policy or next(iter(slots))
+    if name not in slots:
+        raise UserError(f"no policy {name} is served here", "gateway_policy", nearest(name, slots))
+    return slots[name]
 
 
 def _gateway_keys(folder: str | None) -> str | None:
-    """The keys with which gateways call a server that asks for some: a client of their own, which may only act."""
+    """Credentials with which gateways connect to the server: a client of their own, with the permission to act."""
     if folder is None:
         return None
     carried = Path(folder) / CLIENTS / _GATEWAY

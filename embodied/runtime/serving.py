@@ -16,7 +16,7 @@ from embodied.runs.checkpoint import check_spec
 from embodied.runs.engines import with_engine
 from embodied.runs.parts import build_policy, make_env, make_policy
 from embodied.runs.published import open_run, whole_number
-from embodied.runtime.gateways import Beside
+from embodied.runtime.gateways import ServerGateways
 from embodied.runtime.serve_settings import ServeSettings
 from embodied.runtime.slots import make_slot, serve_active
 from embodied.serving.health import HealthServer
@@ -55,7 +55,7 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
             max_rows=settings.max_rows,
             max_requests=settings.max_requests,
         )
-        beside = Beside(settings, desks, announce)
+        beside = ServerGateways(settings, desks, announce)
         if settings.http is not None:
             health = HealthServer(settings.http, lambda: {**server.snapshot, "gateways": beside.status()})
             announce(f"health, metrics and status at http://{health.start()}")

@@ -84,7 +84,7 @@ def test_requests_seen_in_the_field_become_a_policys_streams(name: str) -> None:
 @pytest.mark.parametrize("name", FIELD)
 def test_what_a_body_asks_is_what_a_gateway_reads(name: str) -> None:
     policy, request = FIELD[name]
-    body, server = Embodiment.for_body(name, policy.agent), Embodiment.from_config(name, policy)
+    body, server = Embodiment.for_env(name, policy.agent), Embodiment.from_config(name, policy)
     row = {s.name: np.zeros(s.shape, s.dtype) for s in policy.agent.observations}
     row["instruction"][:2] = np.frombuffer(b"go", np.uint8)
     asked = body.request(row)
@@ -124,7 +124,7 @@ def test_columns_are_taken_reordered_and_put_back() -> None:
     actions = np.array([[10, 11, 12]], np.float32)
     reply = made.reply(actions)
     assert reply["hand"].tolist() == [[12]] and reply["rest"].tolist() == [[11, 10]]
-    body = Embodiment.for_body(config, policy.agent)
+    body = Embodiment.for_env(config, policy.agent)
     np.testing.assert_array_equal(body.request(got)["state"], np.arange(4))
     np.testing.assert_array_equal(body.actions_of(reply), actions)
 
@@ -135,7 +135,7 @@ def test_a_text_may_have_a_default() -> None:
     got = Embodiment.from_config(config, policy).observe({"s": 1})
     assert bytes(got["instruction"]).rstrip(b"\0") == b"lift" and got["state"].tolist() == [1]
     mute = AgentSpec(policy.agent.observations[:1], policy.agent.actions)
-    assert Embodiment.for_body(config, mute).request({"state": np.ones(1, np.float32)})["prompt"] == "lift"
+    assert Embodiment.for_env(config, mute).request({"state": np.ones(1, np.float32)})["prompt"] == "lift"
 
 
 NATIVE = spec(image("front"), Stream("state", (3,)), Stream("ids", (2,), "int32"), TEXT)
@@ -232,7 +232,7 @@ def test_images_that_cannot_fit_are_named_at_the_start(entry: dict[str, Any], wo
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"streams": {"leg": "s"}}, "needs stream leg, which the body does not offer"),
+        ({"streams": {"leg": "s"}}, "needs stream leg, which the environment does not have"),
         ({"streams": {"a": "s", "b": "s"}}, "made twice"),
         ({"streams": {"a": "s", "b": {"key": ["s", "t"]}}}, "made twice"),
         ({"streams": {"a": {"key": "s", "columns": [0]}, "b": {"key": "s", "columns": [0]}}}, "made twice"),
@@ -242,11 +242,11 @@ def test_images_that_cannot_fit_are_named_at_the_start(entry: dict[str, Any], wo
 )
 def test_a_request_that_would_lack_something_is_named(config: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, SpecMismatch), match=words):
-        Embodiment.for_body(config, spec(Stream("a", (1,)), Stream("b", (1,))).agent)
+        Embodiment.for_env(config, spec(Stream("a", (1,)), Stream("b", (1,))).agent)
 
 
 def test_bad_actions_are_data_errors() -> None:
-    made = Embodiment.for_body({"actions": {"x": {"columns": [0]}, "y": {"columns": [1, 2]}}}, NATIVE.agent)
+    made = Embodiment.for_env({"actions": {"x": {"columns": [0]}, "y": {"columns": [1, 2]}}}, NATIVE.agent)
     good = {"x": np.zeros((2, 1)), "y": np.zeros((2, 2))}
     assert made.actions_of(good).shape == (2, 3)
     bad: list[Any] = [None, "up", np.zeros((3, 2)), np.zeros(2), np.zeros((2, 3)), np.full((2, 2), np.inf)]

@@ -1,4 +1,4 @@
-"""Gateways spawned, watched, started again and ended, with a fake clock and real processes."""
+"""GatewayLauncher with a fake clock and real processes."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from embodied.errors import ConfigError, InfrastructureError
-from embodied.gateways.launcher import ASKED_TO_STOP, Announce, Gateways
+from embodied.gateways.launcher import STOP_REQUESTED, Announce, GatewayLauncher
 
 
 def steady(options: str, announce: Announce) -> int:
@@ -29,7 +29,7 @@ def stubborn(options: str, announce: Announce) -> int:
 
 def asked(options: str, announce: Announce) -> int:
     announce(options)
-    return ASKED_TO_STOP
+    return STOP_REQUESTED
 
 
 def mistaken(options: str, announce: Announce) -> int:
@@ -57,7 +57,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_they_start_say_so_and_end() -> None:
     said: list[str] = []
-    gateways = Gateways([(steady, "one"), (steady, "two")], said.append)
+    gateways = GatewayLauncher({"one": (steady, "one"), "two": (steady, "two")}, said.append)
     gateways.start()
     lines = gateways.wait_ready(60)
     assert [line.split()[0] for line in lines] == ["one", "two"] and sorted(said) == sorted(lines)
@@ -68,7 +68,7 @@ def test_they_start_say_so_and_end() -> None:
 
 
 def test_one_that_does_not_end_is_ended() -> None:
-    gateways = Gateways([(stubborn, "mule")], lambda _: None)
+    gateways = GatewayLauncher({"toy": (stubborn, "mule")}, lambda _: None)
     gateways.start()
     gateways.wait_ready(60)
     gateways.close(timeout_s=0.1)
@@ -77,17 +77,17 @@ def test_one_that_does_not_end_is_ended() -> None:
 
 def test_one_that_dies_starts_again_after_its_pause() -> None:
     clock, said = Clock(), []
-    gateways = Gateways([(steady, "one")], said.append, clock)
+    gateways = GatewayLauncher({"toy": (steady, "one")}, said.append, clock)
     gateways.start()
     (line,) = gateways.wait_ready(60)
     clock.now = 100.0
     os.kill(int(line.split()[-1]), signal.SIGKILL)
     until(lambda: gateways.check() or len(said) == 2)
-    assert said[1] == "gateway test_launcher died and starts again in 0.5 s: exit status -9"
+    assert said[1] == "gateway toy died and restarts in 0.5 s: exit status -9"
     gateways.check()
     (state,) = gateways.status()
     assert state == {
-        "name": "test_launcher", "state": "died", "line": line, "deaths": 1, "error": "exit status -9", "retry_s": 0.5
+        "name": "toy", "state": "died", "line": line, "deaths": 1, "error": "exit status -9", "retry_s": 0.5
     }  # fmt: skip
     clock.now = 100.5
     until(lambda: gateways.check() or len(said) == 3)
@@ -98,14 +98,14 @@ def test_one_that_dies_starts_again_after_its_pause() -> None:
 @pytest.mark.slow
 def test_pauses_grow_and_it_is_tried_again_for_ever_with_a_line_a_minute() -> None:
     clock, said = Clock(), []
-    gateways = Gateways([(unlucky, "server")], said.append, clock)
+    gateways = GatewayLauncher({"toy": (unlucky, "server")}, said.append, clock)
     gateways.start()
     for death in range(1, 6):
         until(lambda death=death: gateways.check() or len(said) == death)
         clock.now += 4.0
     assert [line.partition(" s:")[0].rpartition(" in ")[2] for line in said[:4]] == ["0.5", "1", "2", "4"]
     why = "no server (gateway): start it"
-    assert said[4] == f"gateway test_launcher died 5 times in a row and is tried every 30 s: {why}"
+    assert said[4] == f"gateway toy died 5 times in a row and is tried every 30 s: {why}"
     with pytest.raises(InfrastructureError, match="does not listen"):
         gateways.wait_ready(1)
     for death, lines in ((6, 5), (7, 6), (8, 6)):
@@ -116,7 +116,7 @@ def test_pauses_grow_and_it_is_tried_again_for_ever_with_a_line_a_minute() -> No
 
 
 def test_a_mistake_in_its_settings_is_the_users() -> None:
-    gateways = Gateways([(mistaken, "embodiment")], lambda _: None)
+    gateways = GatewayLauncher({"toy": (mistaken, "embodiment")}, lambda _: None)
     gateways.start()
     with pytest.raises(ConfigError, match=r"unknown embodiment \(gateway\): correct it"):
         gateways.wait_ready(60)
@@ -125,7 +125,7 @@ def test_a_mistake_in_its_settings_is_the_users() -> None:
 
 def test_a_client_may_ask_the_server_to_stop() -> None:
     said: list[str] = []
-    gateways = Gateways([(asked, "bye")], said.append)
+    gateways = GatewayLauncher({"toy": (asked, "bye")}, said.append)
     gateways.start()
     until(gateways.check)
     assert said == ["bye"] and gateways.check() is False
@@ -136,9 +136,9 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_launcher import Gateways, steady\n"
+        "from test_launcher import GatewayLauncher, steady\n"
         "if __name__ == '__main__':\n"
-        "    gateways = Gateways([(steady, 'one')], lambda line: print(line, flush=True))\n"
+        "    gateways = GatewayLauncher({'toy': (steady, 'one')}, lambda line: print(line, flush=True))\n"
         "    gateways.start(); gateways.wait_ready(60); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:

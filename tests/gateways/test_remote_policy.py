@@ -1,4 +1,4 @@
-"""Policies whose decisions another server takes: what is the same for all, with a caller that makes them up."""
+"""Policies whose decisions another server takes: what is the same for all, with a client that makes them up."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation
 from embodied.errors import WeightsRefused
-from embodied.gateways.launcher import Gateways
+from embodied.gateways.launcher import GatewayLauncher
 from embodied.gateways.openpi import messages as openpi
 from embodied.gateways.openpi.server import OpenpiSettings, run
 from embodied.noise import normal
@@ -137,7 +137,9 @@ def policy(address: str, spec: PolicySpec = SPEC) -> Iterator[PolicyProcess]:
 @contextmanager
 def gateway(server: str, port: int = 0, **settings: Any) -> Iterator[tuple[str, int]]:
     """Host and port of an openpi gateway in a process of its own."""
-    made = Gateways([(run, OpenpiSettings(server, address=f"127.0.0.1:{port}", **settings))], announce=lambda _: None)
+    made = GatewayLauncher(
+        {"openpi": (run, OpenpiSettings(server, address=f"127.0.0.1:{port}", **settings))}, announce=lambda _: None
+    )
     made.start()
     try:
         (line,) = made.wait_ready(60)
@@ -175,7 +177,7 @@ class Client:
             self.ws.recv(timeout=30)
         except ConnectionClosedError as error:
             assert error.rcvd is not None
-            assert (error.rcvd.code, error.rcvd.reason) == (1011, SAID_BEFORE)
+            assert (error.rcvd.code, error.rcvd.reason) == (1011, CLOSE_REASON)
             return line
         raise AssertionError("the connection stays open")
 
@@ -183,7 +185,7 @@ class Client:
         self.ws.close()
 
 
-SAID_BEFORE = "Internal server error. Traceback included in previous frame."
+CLOSE_REASON = "Internal server error. Traceback included in previous frame."
 
 
 def health(host: str, port: int) -> tuple[int, str]:

@@ -1,1 +1,1 @@
-"""GR00T's protocol: messages, the server that answers its clients, and the policy that asks such a server."""
+"""Protocol of GR00T: messages, key mapping, a server for its clients, and a policy that asks its servers."""

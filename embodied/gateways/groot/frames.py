@@ -1,4 +1,4 @@
-"""One array or text of a GR00T observation, brought to a stream's rows: the last of its frames, checked."""
+"""Arrays and texts of a GR00T observation: checked, and reduced to the last frame of each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from embodied.spec import Stream
 LANGUAGE = "annotation.human.coarse_action"
 LANGUAGES = (LANGUAGE, "task")
 
-Last = tuple[NDArray[Any], bool]
-"""The last frames [B, ...] of an array, and whether it had a row axis."""
+LastFrames = tuple[NDArray[Any], bool]
+"""Last frames [B, ...] of an array, and whether it had a row axis."""
 
 
 def flatten(observation: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Everything under keys such as `video.front`, and whether it came as maps of modalities."""
+    """Observation under keys such as `video.front`, and whether it was nested in maps of modalities."""
     flat: dict[str, Any] = {}
     nested = False
     for key, value in observation.items():
@@ -33,21 +33,21 @@ def flatten(observation: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 @dataclass(frozen=True)
-class Frames:
-    """The arrays of one observation, each asked for by its key.
+class GrootFrames:
+    """Arrays of one observation, by key.
 
     Attributes:
-        flat: Keys such as `video.front` to what was sent.
-        where: For errors.
-        most: Rows that are taken at most.
+        flat: Keys such as `video.front` to values as sent.
+        where: Place named in errors.
+        most: Most rows accepted.
     """
 
     flat: Mapping[str, Any]
     where: str
     most: int
 
-    def images(self, key: str, stream: Stream, any_size: bool) -> Last:
-        """[B, *stream.shape] of a camera: uint8 (B, T, H, W, C), (T, H, W, C) or (H, W, C).
+    def images(self, key: str, stream: Stream, any_size: bool) -> LastFrames:
+        """Images [B, *stream.shape] of a camera, sent as uint8 (B, T, H, W, C), (T, H, W, C) or (H, W, C).
 
         Raises:
             SpecMismatch: It is missing, or of another shape or dtype.
@@ -66,11 +66,11 @@ class Frames:
             last = np.stack([resize(np.ascontiguousarray(image), tall, wide) for image in last])
         return np.ascontiguousarray(last), batched
 
-    def numbers(self, key: str, stream: Stream, size: int) -> Last:
-        """[B, size] of a vector for some numbers of a stream: (B, T, size), (T, size) or (size,), in its dtype.
+    def numbers(self, key: str, stream: Stream, size: int) -> LastFrames:
+        """Numbers [B, size] of a vector, in the stream's dtype, sent as (B, T, size), (T, size) or (size,).
 
         Raises:
-            SpecMismatch: It is missing, of another shape, or of a dtype that would lose something.
+            SpecMismatch: It is missing, of another shape, or of a dtype whose conversion would lose precision.
         """
         array = self._array(key)
         fix = f"send {stream.dtype} (rows, frames, {size})"
@@ -83,7 +83,7 @@ class Frames:
             range_of = np.iinfo(stream.dtype)
             if last.min() < range_of.min or last.max() > range_of.max:
                 raise SpecMismatch(f"{key} holds numbers outside {stream.dtype}", self.where, fix)
-        with np.errstate(over="ignore"):  # what becomes infinite is refused as such
+        with np.errstate(over="ignore"):  # infinite results are refused below
             taken = last.astype(stream.dtype)
         if not np.isfinite(taken).all():
             row = f" in row {int(np.flatnonzero(~np.isfinite(taken).all(axis=1))[0])}" if len(taken) > 1 else ""
@@ -91,10 +91,10 @@ class Frames:
         return taken, batched
 
     def texts(self, key: str, stream: Stream, rows: int) -> NDArray[np.uint8]:
-        """[rows, N] UTF-8 with zeros after its end, of a text, one per row, or lists of frames of them.
+        """UTF-8 texts [rows, N], padded with zeros, sent as one text, one per row, or lists of frames of texts.
 
         Args:
-            key: Looked for first, then the keys that GR00T's own environments use, then any annotation.
+            key: First key to try, before the keys of GR00T's own environments and any annotation.
 
         Raises:
             SpecMismatch: There is none, or one is no text or too long.
@@ -130,8 +130,8 @@ class Frames:
             raise SpecMismatch(f"{key} is no array", self.where, "send it as the bytes of numpy.save")
         return array
 
-    def _last(self, array: NDArray[Any], axes: int, key: str, fix: str) -> Last:
-        """The last frame of an array with `axes` axes of its own."""
+    def _last(self, array: NDArray[Any], axes: int, key: str, fix: str) -> LastFrames:
+        """Last frames of an array whose values have `axes` axes."""
         extra = array.ndim - axes
         if extra not in (0, 1, 2) or 0 in array.shape[:extra]:
             raise SpecMismatch(f"{key} has shape {array.shape}", self.where, fix)

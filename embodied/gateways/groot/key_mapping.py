@@ -1,12 +1,12 @@
-"""GR00T's modalities and our streams: what an embodiment's config says of them, in both directions, in batches.
+"""Mapping between GR00T's modalities and streams, in both directions and for batches, from an embodiment's config.
 
-An embodiment's config may hold this section, and must where it maps `streams` or `actions`; what the section leaves
-out is derived from the streams, each under its own name:
+The config has this section, which is required where it maps `streams` or `actions`; parts left out are derived from
+the streams, each under its own name:
 
     groot:
       video: {ego_view: front}                          # their camera: our image
-      state: {arm: joint_pos, gripper: [hand, [6]]}     # their vector: our stream, or these numbers of it
-      action: {arm: [0, 1, 2], gripper: grip}           # their vector: these numbers of our row, or an action stream
+      state: {arm: joint_pos, gripper: [hand, [6]]}     # their vector: our stream, or these of its numbers
+      action: {arm: [0, 1, 2], gripper: grip}           # their vector: numbers of our action row, or an action stream
       language: annotation.human.coarse_action          # their text: our stream `instruction`
       resize: true                                      # cameras may have any size
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError, SpecMismatch, nearest
 from embodied.gateways.embodiment import FIELDS, read_config
-from embodied.gateways.groot.frames import LANGUAGE, Frames, flatten
+from embodied.gateways.groot.frames import LANGUAGE, GrootFrames, flatten
 from embodied.gateways.groot.messages import Generation, ModalityConfig
 from embodied.gateways.stream_source import ANY_IMAGE
 from embodied.spec import AgentSpec, PolicySpec, Stream
@@ -32,13 +32,13 @@ Columns = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An observation of a client.
+class GrootObservation:
+    """Observation of a client.
 
     Attributes:
-        streams: Ours, [B, *shape].
-        nested: It came as maps of modalities, and not under keys such as `video.front`.
-        batched: It had a row axis.
+        streams: Stream name to [B, *shape].
+        nested: Whether it was sent as maps of modalities instead of keys such as `video.front`.
+        batched: Whether it had a row axis.
     """
 
     streams: dict[str, NDArray[Any]]
@@ -52,17 +52,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class GrootKeys:
-    """Their keys and our streams, checked against each other; made by `for_policy` or `for_body`.
+    """Mapping between GR00T's keys and streams, checked; made by `for_policy` or `for_env`.
 
     Attributes:
-        name: The embodiment's.
+        name: Name of the embodiment.
         video: Their camera to our image stream.
-        state: Their vector to our stream and which of its numbers, flattened.
-        text: Our stream that holds their language, if any.
+        state: Their vector to our stream and the indices of its numbers, flattened.
+        text: Our stream of their language; None for none.
         language: Key of their language.
         action: Their vector to the columns of our action row.
         action_dim: D, numbers of our action row.
-        resize: Cameras may have any size.
+        resize: Whether cameras may have any size.
     """
 
     name: str
@@ -76,13 +76,14 @@ class GrootKeys:
 
     @classmethod
     def for_policy(cls, config: Mapping[str, Any] | str, spec: PolicySpec) -> Self:
-        """For a policy of ours that GR00T's clients ask.
+        """Mapping for GR00T's clients and a policy of ours.
 
         Args:
-            config: An embodiment: the mapping, the name of one in `configs/embodiment`, or the path of a YAML file.
+            config: Embodiment: a mapping, a name in `configs/embodiment`, or the path of a YAML file.
+            spec: Spec of the policy.
 
         Raises:
-            ConfigError: The config itself is wrong; names the field.
+            ConfigError: The config is wrong; names the field.
             SpecMismatch: A number of a stream comes from no key; names the stream.
         """
         made = cls._of(config, spec.agent)
@@ -99,11 +100,11 @@ class GrootKeys:
         return made
 
     @classmethod
-    def for_body(cls, config: Mapping[str, Any] | str, agent: AgentSpec) -> Self:
-        """For a GR00T server that a body of ours asks; `agent` may offer more streams than are named.
+    def for_env(cls, config: Mapping[str, Any] | str, agent: AgentSpec) -> Self:
+        """Mapping for a GR00T server and an agent of ours, which may have more streams than are named.
 
         Raises:
-            ConfigError: The config itself is wrong, or an action number comes from no key.
+            ConfigError: The config is wrong, or an action number comes from no key.
             SpecMismatch: A named stream is not offered, or of another kind.
         """
         made = cls._of(config, agent)
@@ -157,26 +158,26 @@ class GrootKeys:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """Ours that are named."""
+        """Streams that the mapping names."""
         named = (*self.video.values(), *(stream for stream, _ in self.state.values()), self.text)
         return tuple(dict.fromkeys(stream for stream in named if stream))
 
     @property
     def row_bytes(self) -> int:
-        """Bytes to be expected of one row's frame in a client's observation."""
+        """Expected bytes of one row's frame in a client's observation."""
         images = sum(max(s.size, ANY_IMAGE if self.resize else 0) for s in self.video.values())
         numbers = sum(len(columns) for _, columns in self.state.values())
         return images + 8 * numbers + (4 * self.text.size if self.text else 0)
 
     def modality(self, chunk: int, generation: Generation) -> dict[str, ModalityConfig]:
-        """What `get_modality_config` answers for a policy of `chunk` actions."""
+        """Answer to `get_modality_config` for a policy of `chunk` actions."""
         keys = {"video": list(self.video), "state": list(self.state), "action": list(self.action)}
         if generation == "n1.5":
             keys = {kind: [f"{kind}.{key}" for key in names] for kind, names in keys.items()}
         now = {kind: ModalityConfig(range(chunk) if kind == "action" else [0], names) for kind, names in keys.items()}
         return {**now, "language": ModalityConfig([0], [self.language] if self.text else [])}
 
-    def observe(self, observation: Any, most: int) -> Asked:
+    def observe(self, observation: Any, most: int) -> GrootObservation:
         """Our streams from what a client sent, the last of its frames; owned but for images, which may be views.
 
         Args:
@@ -189,7 +190,7 @@ class GrootKeys:
         if not isinstance(observation, Mapping):
             raise SpecMismatch("the observation is no map", where, "send video, state and language")
         flat, nested = flatten(observation)
-        frames = Frames(flat, where, most)
+        frames = GrootFrames(flat, where, most)
         taken = {f"video.{c}": frames.images(f"video.{c}", stream, self.resize) for c, stream in self.video.items()}
         for key, (stream, columns) in self.state.items():
             taken[f"state.{key}"] = frames.numbers(f"state.{key}", stream, len(columns))
@@ -205,15 +206,15 @@ class GrootKeys:
             whole.reshape(rows, -1)[:, columns] = taken[f"state.{key}"][0]
         if self.text is not None:
             streams[self.text.name] = frames.texts(self.language, self.text, rows)
-        return Asked(streams, nested, batched)
+        return GrootObservation(streams, nested, batched)
 
-    def answer(self, actions: NDArray[np.float32], asked: Asked) -> dict[str, NDArray[np.float32]]:
-        """Their keys to float32 [B, K, d] from [B, K, D], or to [K, d] where they asked without a row axis."""
+    def answer(self, actions: NDArray[np.float32], asked: GrootObservation) -> dict[str, NDArray[np.float32]]:
+        """Answer for actions [B, K, D]: their keys to float32 [B, K, d], or [K, d] for a request without a row axis."""
         prefix, taken = ("" if asked.nested else "action."), actions if asked.batched else actions[0]
         return {f"{prefix}{key}": np.ascontiguousarray(taken[..., columns]) for key, columns in self.action.items()}
 
     def request(self, streams: Mapping[str, NDArray[Any]], nested: bool) -> dict[str, Any]:
-        """What a server of theirs is sent, from [B, *shape] of our streams: one frame per row."""
+        """Request to a GR00T server from streams [B, *shape]: one frame per row."""
         video = {camera: streams[stream.name][:, None] for camera, stream in self.video.items()}
         state = {}
         for key, (stream, columns) in self.state.items():
@@ -229,14 +230,14 @@ class GrootKeys:
         return {**flat, **{f"state.{key}": array for key, array in state.items()}, **language}
 
     def actions_of(self, answer: Any, rows: int) -> NDArray[np.float32]:
-        """[B, K, D] from the action map a server of theirs answered.
+        """Actions [B, K, D] from the action map of a GR00T server's answer.
 
         Raises:
             DataError: A key is missing, no array of finite numbers, or of another shape.
         """
         where, made = f"embodiment {self.name}, GR00T answer", None
         if not isinstance(answer, Mapping):
-            raise DataError("the answer is no map of actions", where, "look whether generation fits the server")
+            raise DataError("the answer is no map of actions", where, "check that generation fits the server")
         for key, columns in self.action.items():
             value = answer.get(key, answer.get(f"action.{key}"))
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
@@ -266,7 +267,7 @@ def _named(name: Any, ours: Mapping[str, Stream], where: str) -> Stream:
 
 
 def _part(entry: Any, ours: Mapping[str, Stream], where: str) -> tuple[Stream, Columns]:
-    """A stream, or `[stream, columns]` of it."""
+    """Stream and columns of an entry: a stream, or `[stream, columns]`."""
     pair = entry if isinstance(entry, list | tuple) else [entry, None]
     if len(pair) != 2 or not isinstance(pair[0], str):
         raise ConfigError(f"{entry!r}", where, "write a stream, or [stream, [columns]]")

@@ -1,7 +1,7 @@
-"""GR00T's messages over ZeroMQ: msgpack maps whose arrays are the bytes of `numpy.save`.
+"""Messages of GR00T over ZeroMQ: msgpack maps whose arrays are the bytes of `numpy.save`.
 
-Nothing is unpickled or evaluated: the header of an array is matched against the one form that `numpy.save` writes,
-and its shape against the bytes that came, before anything is made of it.
+Nothing is unpickled or evaluated: the header of an array is matched against the form that `numpy.save` writes, and its
+shape against the bytes received, before the array is made.
 """
 
 import io
@@ -42,7 +42,7 @@ _SIZES = re.compile(rb"\s*(?:\d{1,15}\s*,\s*)*(?:\d{1,15}\s*,?\s*)?")
 
 @dataclass(frozen=True)
 class ModalityConfig:
-    """What a server takes or gives of one modality.
+    """Arrays that a server expects or gives of one modality.
 
     Attributes:
         delta_indices: Steps relative to the current one.
@@ -55,12 +55,12 @@ class ModalityConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks.
+    """Request of a client.
 
     Attributes:
         endpoint: Any text; `get_action` where the client named none.
-        data: What it sent along, unchecked.
-        token: Its `api_token`, or empty.
+        data: Data of the request, unchecked.
+        token: The client's `api_token`, or empty.
     """
 
     endpoint: str
@@ -69,10 +69,10 @@ class Request:
 
 
 def pack(value: Any, generation: Generation = "n1.6") -> bytes:
-    """A message of plain values, arrays and modality configurations.
+    """Pack a message of plain values, arrays and modality configurations.
 
     Raises:
-        MessageError: It holds something else, a numpy scalar or an array of objects among it.
+        MessageError: It holds another type, such as a numpy scalar or an array of objects.
     """
 
     def default(item: Any) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def pack(value: Any, generation: Generation = "n1.6") -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """What `pack` packed, of either generation. Arrays are read-only views of the message's bytes.
+    """Unpack a message of `pack`, of either generation; arrays are read-only views of its bytes.
 
     Raises:
-        MessageError: It is no such message; names what is wrong.
+        MessageError: The message is malformed.
     """
     check_values(data, _VALUES, "GR00T message")
     try:
@@ -112,7 +112,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def request(endpoint: str, data: Any = None, token: str = "") -> dict[str, Any]:
-    """The map a client sends; without `data` where it is None."""
+    """Map that a client sends; without `data` where it is None."""
     return {
         "endpoint": endpoint,
         **({} if data is None else {"data": data}),
@@ -121,10 +121,10 @@ def request(endpoint: str, data: Any = None, token: str = "") -> dict[str, Any]:
 
 
 def read_request(data: bytes | memoryview) -> Request:
-    """The request in a message.
+    """Request in a message.
 
     Raises:
-        MessageError: It is no request.
+        MessageError: The message is no request.
     """
     fields = unpack(data)
     if type(fields) is not dict:
@@ -136,16 +136,15 @@ def read_request(data: bytes | memoryview) -> Request:
 
 
 def generation_of(data: Any) -> Generation:
-    """The generation of the client that sent this as the data of `get_action`."""
+    """Generation of the client that sent this data with `get_action`."""
     return "n1.6" if type(data) is dict and "observation" in data else "n1.5"
 
 
 def load(data: bytes) -> NDArray[Any]:
-    """The array in the bytes of `numpy.save`, as a read-only view of them.
+    """Array in the bytes of `numpy.save`, as a read-only view.
 
     Raises:
-        MessageError: It is malformed, of another dtype than numbers, bool or text, or its shape needs another number
-            of bytes than there are.
+        MessageError: The bytes are malformed, hold another dtype than numbers, bool or text, or do not fit the shape.
     """
     if data[:6] != b"\x93NUMPY" or len(data) < 12 or data[6] not in (1, 2, 3):
         raise _malformed("an array that numpy.save did not write")

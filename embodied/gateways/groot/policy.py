@@ -1,4 +1,4 @@
-"""A GR00T server, of either generation, as a policy: asked over ZeroMQ, its actions mapped to our streams."""
+"""Policy that asks a GR00T server of either generation over ZeroMQ, with its keys mapped to streams."""
 
 import time
 from collections.abc import Mapping
@@ -31,17 +31,17 @@ _ANSWER_BYTES = 1 << 26
 _TEXT = 500
 
 
-class GrootCaller:
-    """Asks a GR00T server for rows together, as many as it takes; the connection is made at the first request.
+class GrootClient:
+    """`InferenceClient` of a GR00T server: several rows a request; it connects at the first request.
 
     Args:
         address: `tcp://host:port`, or `host:port`.
-        keys: What the server's modalities mean.
-        generation: Of the server.
-        nested: Send maps of modalities, and not keys such as `video.front`.
-        token: Its `api_token`; None sends none.
+        keys: Mapping of the server's modalities.
+        generation: Generation of the server.
+        nested: Whether to send maps of modalities instead of keys such as `video.front`.
+        token: `api_token` of the server; None sends none.
         timeout_s: Deadline of one `infer`, seconds.
-        max_rows: Rows of one request; more are asked for one request after another.
+        max_rows: Rows of one request; more rows take several requests, one after another.
 
     Raises:
         UserError: The address is malformed.
@@ -57,8 +57,8 @@ class GrootCaller:
         timeout_s: float,
         max_rows: int = 64,
     ) -> None:
-        self._asker = _Asker(address if "://" in address else f"tcp://{address}", timeout_s)
-        self.where = self._asker.where
+        self._connection = _Connection(address if "://" in address else f"tcp://{address}", timeout_s)
+        self.where = self._connection.where
         self._keys, self._modern, self._nested, self._token = keys, generation != "n1.5", nested, token or ""
         self._max_rows, self._timeout_s = max_rows, timeout_s
 
@@ -81,19 +81,19 @@ class GrootCaller:
         return list(self._keys.actions_of(answer, rows))
 
     def ask(self, endpoint: str, data: Any = None, timeout_s: float | None = None) -> Any:
-        """The answer of any endpoint; raises as `infer`."""
+        """Answer of any endpoint; raises as `infer`."""
         wait_s = self._timeout_s if timeout_s is None else timeout_s
-        said = self._asker.ask(pack(request(endpoint, data, self._token)), endpoint, wait_s)
+        said = self._connection.ask(pack(request(endpoint, data, self._token)), endpoint, wait_s)
         try:
             answer = unpack(said)
         except MessageError as error:
-            raise MessageError(error.what, self.where, "look whether that is a GR00T server") from None
+            raise MessageError(error.what, self.where, "check that it is a GR00T server") from None
         if isinstance(answer, dict) and "error" in answer:
             raise _refusal(" ".join(str(answer["error"]).split())[:_TEXT], self.where)
         return answer
 
     def close(self) -> None:
-        self._asker.close()
+        self._connection.close()
 
 
 class GrootPolicy(RemotePolicy):
@@ -101,22 +101,22 @@ class GrootPolicy(RemotePolicy):
 
     Args:
         name: Name of the policy.
-        agent: Streams offered; those that the embodiment does not name are left out of `spec`.
+        agent: Streams of the environment's agent; `spec` has those that the embodiment names.
         address: `host:port` of the server. Its protocol is not encrypted: beyond this machine put SSH in front.
         chunk: Actions of the server's chunk that are taken, K.
-        execute: How many of them to execute before asking again; all where not given.
+        execute: Actions to execute before asking again; None for all.
         generation: `n1.6`, also for later ones, or `n1.5`.
-        flat: Send `video.front` and the like to a server of the later generation, as one that was started for
-            simulation wants it; N1.5 always takes that.
-        embodiment: See `embodied.gateways.groot.key_mapping`.
-        api_key: The server's `api_token`; `env:NAME` reads it from the environment.
-        timeout_s: Seconds to wait for the answer for all rows, a restart of the server included.
-        max_rows: Rows of one request; a gateway of ours takes 64.
+        flat: Whether to send keys such as `video.front` to a server of the later generation that was started for
+            simulation; N1.5 always gets them.
+        embodiment: Mapping of keys, see `embodied.gateways.groot.key_mapping`.
+        api_key: `api_token` of the server; `env:NAME` reads it from the environment.
+        timeout_s: Seconds to wait for the answers for all rows, a restart of the server included.
+        max_rows: Rows of one request; our gateway accepts 64.
 
     Raises:
         ConfigError: An argument is out of range, or the embodiment is wrong.
         UserError: The address is malformed.
-        SpecMismatch: The body does not offer what the embodiment names.
+        SpecMismatch: The agent has no stream that the embodiment names.
     """
 
     def __init__(
@@ -138,17 +138,17 @@ class GrootPolicy(RemotePolicy):
             raise ConfigError(f"max_rows {max_rows!r}", "policy.max_rows", "choose a whole number from 1")
         if generation not in GENERATIONS:
             raise ConfigError(f"generation {generation!r}", "policy.generation", nearest(generation, GENERATIONS))
-        keys = GrootKeys.for_body(embodiment, agent)
+        keys = GrootKeys.for_env(embodiment, agent)
         used = {stream.name for stream in keys.streams}
         needs = tuple(stream for stream in agent.observations if stream.name in used)
         extra = {"kind": "groot", "generation": generation, "embodiment": keys.name}
         spec = PolicySpec(name, AgentSpec(needs, agent.actions), chunk, execute or chunk, extra)
         nested, token = generation != "n1.5" and not flat, secret(api_key, "policy.api_key")
-        super().__init__(spec, GrootCaller(address, keys, generation, nested, token, timeout_s, max_rows))
+        super().__init__(spec, GrootClient(address, keys, generation, nested, token, timeout_s, max_rows))
 
 
-class _Asker:
-    """What a REQ socket does, with a deadline: a lost connection is noticed, and the request sent again."""
+class _Connection:
+    """Connection like a REQ socket's, with a deadline; after a lost connection the request is sent again."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         addresses.check(address)
@@ -173,8 +173,8 @@ class _Asker:
                 return parts[-1]
             else:
                 sent = not self._lost()
-        self.close()  # an answer that comes too late must not be taken for the next one's
-        doing = "is it busy?" if sent else "nobody listens there; start it, then ask again"
+        self.close()  # a late answer must not be read as the next request's
+        doing = "is it busy?" if sent else "no server listens there; start it, then ask again"
         raise DeadlineExceeded(f"no answer to {endpoint} within {self._timeout_s:g} s", self.where, doing)
 
     def _open(self) -> zmq.Socket[bytes]:
@@ -190,11 +190,11 @@ class _Asker:
                 sock.connect(self._address.replace("//localhost:", "//127.0.0.1:"))
             except zmq.ZMQError as error:
                 self.close()
-                raise ConfigError(f"cannot be called: {error}", self._address, "write tcp://<host>:<port>") from None
+                raise ConfigError(f"cannot connect: {error}", self._address, "write tcp://<host>:<port>") from None
         return self._socket
 
     def _lost(self) -> bool:
-        """Whether the connection broke since this was last asked."""
+        """Whether the connection broke since the last call."""
         broke = False
         while self._events is not None and self._events.poll(0):
             self._events.recv_multipart(zmq.NOBLOCK)
@@ -218,5 +218,5 @@ def _refusal(said: str, where: str) -> EmbodiedError:
 
 
 def build(agent: AgentSpec, seed: int = 0, **config: Any) -> GrootPolicy:
-    """The policy a config's import path points to; `config` holds arguments of `GrootPolicy`, `seed` is not used."""
+    """Build the policy from a config: `config` holds arguments of `GrootPolicy`, `seed` is unused."""
     return configured(GrootPolicy, config, agent=agent)

@@ -1,6 +1,6 @@
-"""How many values a msgpack message holds, told from its structure before any of them is made.
+"""Count of a msgpack message's values, from its structure alone, before any of them is allocated.
 
-msgpack bounds the entries of one map or list, and so not how much memory lists of lists take.
+msgpack bounds the entries of one map or list, but not the memory of nested ones.
 """
 
 from embodied.errors import MessageError
@@ -14,8 +14,8 @@ _PLAIN = frozenset([*range(0x80), *range(0xE0, 0x100), 0xC0, 0xC2, 0xC3])  # sma
 def check_values(data: bytes | memoryview, most: int, where: str) -> None:
     """Raise `MessageError` where `data` holds more than `most` values, keys included, or ends too early.
 
-    Takes time with the number of values, not of bytes. Extension types are refused; what is right here may still be
-    no msgpack.
+    Its time grows with the number of values, not of bytes. Extension types are refused; a message that passes may
+    still be malformed.
     """
     at, left, seen, size = 0, 1, 0, len(data)
     while left:

@@ -1,9 +1,8 @@
-"""GR00T's clients at a policy server: one ROUTER socket in front, and sessions of the server behind, in a process.
+"""Gateway for GR00T's clients: a ROUTER socket, and workers with sessions of the policy server, in one process.
 
-No torch, and no policy: versions, batches and limits are the server's. Both generations of clients are understood; a
-request says which one asks. What one client does delays no other: messages are read here and handed to workers, of
-which each has a session of its own. Connections, and the bytes of all requests that are not answered yet, are bounded
-by a `TcpProxy` in front.
+It needs no torch and has no policy: the server batches and versions. It serves both generations of clients and
+recognises them by their requests. No client delays another: messages are read here and given to workers, each with its
+own session. A `TcpProxy` in front bounds the connections and the bytes of all unanswered requests.
 """
 
 import hmac
@@ -29,12 +28,12 @@ from embodied.errors import (
     UserError,
     nearest,
 )
-from embodied.gateways.groot import messages as wire
+from embodied.gateways.groot import messages
 from embodied.gateways.groot.key_mapping import GrootKeys
 from embodied.gateways.groot.settings import GrootSettings
 from embodied.gateways.groot.tcp_proxy import TcpProxy
-from embodied.gateways.groot.worker import Job, Worker
-from embodied.gateways.launcher import ASKED_TO_STOP
+from embodied.gateways.groot.worker import ActionRequest, GrootWorker
+from embodied.gateways.launcher import STOP_REQUESTED
 from embodied.gateways.listener import is_loopback, listen, one_of_several, parse, probe, signals
 from embodied.spec import PolicySpec
 from embodied.wire import addresses
@@ -42,13 +41,13 @@ from embodied.wire import addresses
 log = logging.getLogger(__name__)
 
 _SLACK = 1 << 20  # bytes of a message beside what the spec says
-_BUDGET = 4  # longest messages at a time
+_BUDGET = 4  # unanswered requests of the longest size
 _FRAMES = 8  # of one message, its envelope included
 _ENVELOPE = 256  # bytes of one frame of it
 _AT_ONCE = 16  # messages taken in before answers are sent
 _LOOK_S = 0.1  # how often a request to stop is looked for
-_CLIENTS = 1024  # remembered
-_PER_CLIENT = 2  # requests of one client under way: one, and one more after it gave up the first
+_CLIENTS = 1024  # whose state is kept
+_PER_CLIENT = 2  # requests of one client under way: one, and one more after it gave the first up
 _WAITING_BYTES = 1 << 28
 _QUEUE = 8
 _DRAIN_S = 2.0
@@ -57,20 +56,20 @@ _CLOSE_S = 0.5
 
 @dataclass
 class _Client:
-    """One connection: its number, its episode and step, and what of it is under way."""
+    """State of one connection: its number, episode, step, and count of requests under way."""
 
     number: int
-    generation: wire.Generation
+    generation: messages.Generation
     episode: int = 0
     step: int = 0
     pending: int = 0
 
 
 class GrootGateway:
-    """Answers GR00T's clients; `open`, then `run` in the same thread.
+    """Gateway for GR00T's clients; `open`, then `run` in the same thread.
 
     Raises:
-        UserError: The address is not to be listened on, or open to others without an `api_key`.
+        UserError: The address is malformed, or beyond this machine without an `api_key`.
     """
 
     def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,13 +87,13 @@ class GrootGateway:
         self._settings, self._clock = settings, clock
         self._clients: OrderedDict[bytes, _Client] = OrderedDict()
         self._seen = 0
-        self._waiting: deque[Job] = deque()
-        self._idle: list[Worker] = []
-        self._workers: list[Worker] = []
+        self._waiting: deque[ActionRequest] = deque()
+        self._idle: list[GrootWorker] = []
+        self._workers: list[GrootWorker] = []
         self._killed = False
 
     def open(self) -> str:
-        """Ask the server for its policy, then listen; returns the address, with the port that was found.
+        """Connect to the policy server, then listen; returns the address, with the port found for port 0.
 
         Raises:
             DeadlineExceeded: The policy server does not answer.
@@ -112,13 +111,13 @@ class GrootGateway:
         self._most = min(self.keys.row_bytes * settings.max_rows + _SLACK, settings.message_mib << 20)
         listener = listen(self._host, self._port, settings.address)
         self._folder = tempfile.TemporaryDirectory(prefix="embodied-groot-")
-        behind = f"{self._folder.name}/front"
+        backend = f"{self._folder.name}/front"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._front = self._context.socket(zmq.ROUTER)
             self._front.sndhwm = self._front.rcvhwm = _QUEUE
             self._front.maxmsgsize = self._most
-            addresses.bind(self._front, f"ipc://{behind}")
+            addresses.bind(self._front, f"ipc://{backend}")
             self._done = self._context.socket(zmq.PULL)
             self._done.bind("inproc://done")
         except BaseException:
@@ -126,16 +125,16 @@ class GrootGateway:
             self._context.destroy(linger=0)
             self._folder.cleanup()
             raise
-        self._door = TcpProxy(
+        self._proxy = TcpProxy(
             listener,
-            behind,
+            backend,
             most=self._most,
             budget=_BUDGET * self._most,
             connections=settings.connections,
             patience_s=2 * settings.timeout_s,
-            refusal=lambda size: wire.pack({"error": _line(self._too_large(size))}),
+            refusal=lambda size: messages.pack({"error": _line(self._too_large(size))}),
         )
-        self._door.start()
+        self._proxy.start()
         host, port = listener.getsockname()[:2]
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -144,15 +143,15 @@ class GrootGateway:
         return MessageError(f"a message of {size} bytes", "GR00T gateway", fix)
 
     def connect(self, timeout_s: float | None = None) -> RemoteClient:
-        """A session of the policy server."""
+        """Open a session of the policy server."""
         settings = self._settings
         wait_s = settings.timeout_s if timeout_s is None else timeout_s
         return RemoteClient(settings.server, wait_s, settings.keys, priority="robot", policy=settings.policy)
 
     def run(self, stop: threading.Event) -> int:
-        """Answer until `stop` is set, a permitted `kill`, or the server has another policy; returns the exit status.
+        """Answer until `stop` is set, an authorized `kill`, or a change of the server's policy; returns the status.
 
-        In the last case whoever started the gateway is to start it again.
+        In the last case the launcher restarts the gateway.
         """
         poller = zmq.Poller()
         poller.register(self._front, zmq.POLLIN)
@@ -160,35 +159,35 @@ class GrootGateway:
         try:
             while not (stop.is_set() or self._killed or self._outdated()):
                 poller.poll(round(_LOOK_S * 1000))
-                self._take_in()
-                self._hand_out()
+                self._receive_all()
+                self._dispatch()
             end = time.monotonic() + _DRAIN_S
             while len(self._idle) < len(self._workers) and time.monotonic() < end:
                 self._done.poll(round(_LOOK_S * 1000), zmq.POLLIN)
-                self._hand_out()
+                self._dispatch()
         finally:
             for worker in self._workers:
                 worker.stop()
             self._front.close(linger=round(_LOOK_S * 1000))
             self._done.close(linger=0)
             ended = [worker.ended(_LOOK_S) for worker in self._workers]
-            if all(ended):  # else one waits for the server, up to its deadline
+            if all(ended):  # else a worker waits for the server, up to its deadline
                 self._context.term()
-            self._door.close(_CLOSE_S)
+            self._proxy.close(_CLOSE_S)
             self._folder.cleanup()
-        return ASKED_TO_STOP if self._killed else InfrastructureError.exit_status if self._outdated() else 0
+        return STOP_REQUESTED if self._killed else InfrastructureError.exit_status if self._outdated() else 0
 
     def _outdated(self) -> bool:
         return any(worker.outdated for worker in self._workers)
 
-    def _take_in(self) -> None:
+    def _receive_all(self) -> None:
         for _ in range(_AT_ONCE):
             if not self._front.poll(0, zmq.POLLIN):
                 return
             parts = self._front.recv_multipart(zmq.NOBLOCK, copy=False)
             *envelope, payload = parts
             if not 1 <= len(envelope) < _FRAMES or any(len(frame) > _ENVELOPE for frame in envelope):
-                continue  # no REQ socket sends this, so nobody waits for an answer
+                continue  # no REQ socket sends this, so no client waits for an answer
             at = [frame.bytes for frame in envelope]
             try:
                 answer = self._answer(at, payload.buffer)
@@ -198,19 +197,19 @@ class GrootGateway:
                 log.exception("a GR00T message could not be handled")
                 answer = {"error": f"{type(error).__name__} in the GR00T gateway: see its log"}
             if answer is not _LATER:
-                self._reply(at, wire.pack(answer, self._client(at[0]).generation))
+                self._reply(at, messages.pack(answer, self._client(at[0]).generation))
             if self._killed:
                 return
 
     def _answer(self, envelope: list[bytes], payload: memoryview) -> Any:
-        """The answer to a message, or `_LATER` where a worker gives it."""
-        asked = wire.read_request(payload)
+        """Answer to a message, or `_LATER` where a worker gives it."""
+        asked = messages.read_request(payload)
         token, client = self._settings.api_key, self._client(envelope[0])
         if token is not None and not hmac.compare_digest(asked.token.encode(), token.encode()):
-            return {"error": wire.UNAUTHORIZED}
+            return {"error": messages.UNAUTHORIZED}
         match asked.endpoint:
             case "ping":
-                return wire.PONG
+                return messages.PONG
             case "get_action":
                 return self._enqueue(envelope, client, asked, payload.nbytes)
             case "reset":
@@ -227,29 +226,34 @@ class GrootGateway:
                 self._killed = True
                 return None
         raise UserError(
-            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, wire.ENDPOINTS)
+            f"unknown endpoint {asked.endpoint[:40]!r}", "GR00T gateway", nearest(asked.endpoint, messages.ENDPOINTS)
         )
 
-    def _enqueue(self, envelope: list[bytes], client: _Client, asked: wire.Request, size: int) -> Any:
-        client.generation = wire.generation_of(asked.data)
+    def _enqueue(self, envelope: list[bytes], client: _Client, asked: messages.Request, size: int) -> Any:
+        client.generation = messages.generation_of(asked.data)
         if client.pending >= _PER_CLIENT:
             raise Busy(
                 f"busy: {client.pending} of your requests are under way", "GR00T gateway", "wait for the answers"
             )
-        size_waiting = size + sum(job.size for job in self._waiting)
+        size_waiting = size + sum(request.size for request in self._waiting)
         if len(self._waiting) >= self._settings.waiting or (self._waiting and size_waiting > _WAITING_BYTES):
             raise Busy(f"busy: {len(self._waiting)} requests wait already", "GR00T gateway", "ask again later")
         base = client.number * self._settings.max_rows % (1 << 30)
-        job = Job(envelope, asked.data, client.generation, base, client.episode, client.step, self._clock(), size)
+        request = ActionRequest(
+            envelope, asked.data, client.generation, base, client.episode, client.step, self._clock(), size
+        )
         client.step = (client.step + 1) & 0x7FFFFFFF
         client.pending += 1
-        self._waiting.append(job)
-        self._hand_out()  # at once, so that what waits is only what no worker can take
+        self._waiting.append(request)
+        self._dispatch()  # at once, so that only requests for which no worker is free wait
         return _LATER
 
-    def _hand_out(self) -> None:
-        """Send what workers have answered, and give them what waits; who worked last first, so that a lone client
-        stays one session, for which the server never waits in vain."""
+    def _dispatch(self) -> None:
+        """Send the workers' answers and give them waiting requests.
+
+        The worker that answered last comes first, so that a lone client keeps one session, and the server does not
+        wait for others.
+        """
         while self._done.poll(0, zmq.POLLIN):
             number, *envelope, answer = self._done.recv_multipart(zmq.NOBLOCK, copy=False)
             self._idle.append(self._workers[int.from_bytes(number.bytes, "little")])
@@ -260,15 +264,15 @@ class GrootGateway:
                 late = DeadlineExceeded(
                     f"the request waited {waited:.1f} s", "GR00T gateway", "ask later, or look at the policy server"
                 )
-                self._finish(self._waiting.popleft().envelope, wire.pack({"error": _line(late)}))
+                self._finish(self._waiting.popleft().envelope, messages.pack({"error": _line(late)}))
             elif self._idle or len(self._workers) < self._settings.workers:
-                worker = self._idle.pop() if self._idle else self._hire()
+                worker = self._idle.pop() if self._idle else self._start_worker()
                 worker.give(self._waiting.popleft())
             else:
                 return
 
-    def _hire(self) -> Worker:
-        worker = Worker(
+    def _start_worker(self) -> GrootWorker:
+        worker = GrootWorker(
             len(self._workers), self._context, self.connect, self.spec, self.keys, self._settings, self._clock
         )
         self._workers.append(worker)
@@ -281,7 +285,7 @@ class GrootGateway:
         self._reply(envelope, answer)
 
     def _reply(self, envelope: Sequence[bytes], answer: bytes | memoryview) -> None:
-        # A ROUTER drops what is for a client that has gone or does not read, so this never waits.
+        # A ROUTER drops messages to a client that has gone or does not read, so this never waits.
         self._front.send_multipart([*envelope, answer], zmq.NOBLOCK, copy=False)
 
     def _client(self, peer: bytes) -> _Client:
@@ -299,7 +303,7 @@ _LATER = object()
 
 
 def check(settings: GrootSettings, spec: PolicySpec) -> None:
-    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+    """Check that a gateway with these settings could start in front of a policy.
 
     Raises:
         ConfigError, SpecMismatch: The embodiment does not fit the policy.
@@ -310,10 +314,13 @@ def check(settings: GrootSettings, spec: PolicySpec) -> None:
     probe(*parse(_host_and_port(settings.address)), settings.address)
 
 
-def main(
-    settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
-) -> int:
-    """Answer GR00T's clients until SIGINT, SIGTERM or `stop`; says one line when ready. Returns the exit status.
+def run(settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None) -> int:
+    """Answer GR00T's clients until SIGINT, SIGTERM or `stop`; returns the exit status.
+
+    Args:
+        settings: Settings of the gateway.
+        announce: Called with one line when the gateway listens.
+        stop: Ends the gateway when set.
 
     Raises:
         EmbodiedError: As `GrootGateway` and its `open`.
@@ -327,7 +334,7 @@ def main(
 
 
 def _host_and_port(address: str) -> str:
-    """`tcp://*:5555`, as ZeroMQ writes it, too."""
+    """Host and port of `host:port` or `tcp://host:port`, with ZeroMQ's `*` for all interfaces."""
     plain = address.removeprefix("tcp://")
     return f"0.0.0.0{plain[1:]}" if plain.startswith("*:") else plain
 

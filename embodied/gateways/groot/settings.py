@@ -1,4 +1,4 @@
-"""What a GR00T gateway is told when it is started."""
+"""Settings of the GR00T gateway."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from policies.base import Mode
 
 @dataclass(frozen=True)
 class GrootSettings:
-    """What a gateway needs to know.
+    """Settings of one GR00T gateway.
 
     Attributes:
         server: Address of the policy server.
         address: `host:port` where GR00T's clients are answered; beyond this machine an `api_key` is needed.
         policy: Name of the policy that answers; empty for the server's only one.
-        embodiment: See `embodied.gateways.groot.key_mapping`.
-        keys: Folder of keys for the server's address.
-        api_key: The `api_token` that every request must hold; None asks for none, and refuses `kill`.
-        generation: Of clients that ask for the modality configuration before anything else.
+        embodiment: Mapping of keys, see `embodied.gateways.groot.key_mapping`.
+        keys: Folder of credentials for the server's address.
+        api_key: `api_token` that every request must hold; None asks for none, and refuses `kill`.
+        generation: Generation of clients whose first request is the modality configuration.
         mode: `mean` or `sample`.
-        seed: Of the noise of `sample`.
+        seed: Seed of the noise of `sample`.
         timeout_s: Seconds within which every request is answered, a restart of the server included.
         max_rows: Rows of one request.
-        message_mib: Longest request, MiB; less where so many rows are shorter. All that are not answered yet may be
-            four times as long.
-        connections: Clients at a time; for one more the one that was silent longest has to connect again.
-        workers: Requests that are with the server at a time.
-        waiting: Requests that wait for a worker; a further one is told `busy`.
+        message_mib: Longest request, MiB; less where `max_rows` rows are shorter. All unanswered requests together may
+            be four times as long.
+        connections: Clients at a time; for one more the one that was silent longest is disconnected.
+        workers: Requests to the server at a time.
+        waiting: Requests that wait for a worker; a further one is refused as busy.
         start_s: Seconds to wait for the policy server at the start.
     """
 

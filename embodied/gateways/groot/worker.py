@@ -1,4 +1,4 @@
-"""One session of the policy server for the GR00T gateway: a thread that turns requests into answers, one at a time."""
+"""Worker of the GR00T gateway: a thread with a session of the policy server that answers one request at a time."""
 
 import logging
 import queue
@@ -22,40 +22,43 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A request for actions.
+class ActionRequest:
+    """Request for actions.
 
     Attributes:
-        envelope: Frames in front of the answer.
-        data: What the client sent.
-        generation: Its generation.
-        body: Number of its first row's body.
-        episode, step: Where it is.
-        arrived: When it came, seconds.
+        envelope: Frames that precede the answer.
+        data: Data of the request.
+        generation: Generation of the client.
+        env: Environment of its first row.
+        episode, step: Episode and step of its rows.
+        arrived: Time of arrival, seconds.
         size: Bytes of its message.
     """
 
     envelope: list[bytes]
     data: Any
     generation: Generation
-    body: int
+    env: int
     episode: int
     step: int
     arrived: float
     size: int
 
 
-class Worker:
-    """A thread with a session of its own; answers go to `inproc://done` as number, envelope and message.
+class GrootWorker:
+    """Thread with its own session of the policy server; answers go to `inproc://done` as number, envelope, message.
 
     Args:
-        number: Its place among the workers.
-        context: Of the gateway.
-        connect: Makes the session, in the thread.
-        spec: Of the policy that `keys` were made for.
+        number: Index among the workers.
+        context: ZeroMQ context of the gateway.
+        connect: Opens the session, in the thread.
+        spec: Spec of the policy for which `keys` were made.
+        keys: Mapping of keys.
+        options: Settings of the gateway.
+        clock: Monotonic seconds.
 
     Attributes:
-        outdated: The server has another policy by now.
+        outdated: Whether the server has another policy by now.
     """
 
     def __init__(
@@ -71,21 +74,21 @@ class Worker:
         self._number, self._context, self._connect = number, context, connect
         self._spec, self._keys, self._options, self._clock = spec, keys, options, clock
         self.outdated = False
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[ActionRequest | None] = queue.SimpleQueue()
         self._labels: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name=f"groot-{number}", daemon=True)
         self._thread.start()
 
-    def give(self, job: Job) -> None:
-        """Answer this next."""
-        self._jobs.put(job)
+    def give(self, request: ActionRequest) -> None:
+        """Queue a request; the worker is idle."""
+        self._requests.put(request)
 
     def stop(self) -> None:
-        """End after the answer under way."""
-        self._jobs.put(None)
+        """End the thread after the answer under way."""
+        self._requests.put(None)
 
     def ended(self, timeout_s: float) -> bool:
-        """Whether it has ended after at most `timeout_s` seconds."""
+        """Whether the thread has ended after at most `timeout_s` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -96,16 +99,16 @@ class Worker:
         number = self._number.to_bytes(4, "little")
         client: RemoteClient | None = None
         try:
-            while (job := self._jobs.get()) is not None:
+            while (request := self._requests.get()) is not None:
                 try:
                     client = client or self._connect()
-                    answer = pack(self._answer(client, job), job.generation)
+                    answer = pack(self._answer(client, request), request.generation)
                 except EmbodiedError as error:
                     answer = pack({"error": error.line().encode("utf-8", "replace").decode()[:2000]})
                 except Exception as error:
                     log.exception("a GR00T request could not be answered")
                     answer = pack({"error": f"{type(error).__name__} in the GR00T gateway: see its log"})
-                done.send_multipart([number, *job.envelope, answer])
+                done.send_multipart([number, *request.envelope, answer])
         except zmq.ContextTerminated:
             pass
         finally:
@@ -113,14 +116,14 @@ class Worker:
             if client is not None:
                 client.close()
 
-    def _answer(self, client: RemoteClient, job: Job) -> Any:
+    def _answer(self, client: RemoteClient, request: ActionRequest) -> Any:
         start = self._clock()
-        modern = job.generation == "n1.6"
-        asked = self._keys.observe(job.data["observation"] if modern else job.data, self._options.max_rows)
+        modern = request.generation == "n1.6"
+        asked = self._keys.observe(request.data["observation"] if modern else request.data, self._options.max_rows)
         count = asked.rows
         rows = Rows.of_envs(count)
-        rows.env += job.body
-        rows.episode[:], rows.step[:] = job.episode, job.step
+        rows.env += request.env
+        rows.episode[:], rows.step[:] = request.episode, request.step
         observation = Observation(rows, asked.streams, np.zeros(count))
         try:
             chunk = client.act(observation, rows.noise_keys(self._options.seed), self._options.mode)
@@ -133,18 +136,18 @@ class Worker:
         if not modern:
             return action
         number = int(chunk.versions[0])
-        timing = {"wait_ms": (start - job.arrived) * 1000, "infer_ms": (self._clock() - start) * 1000}
+        timing = {"wait_ms": (start - request.arrived) * 1000, "infer_ms": (self._clock() - start) * 1000}
         info = {"policy_version": number, "policy_label": self._label(client, number), "timing": timing}
         return [action, info]
 
     def _check_policy(self, client: RemoteClient) -> None:
-        """Raise where the server has another policy than the one that the gateway was made for."""
+        """Raise if the server has another policy than the gateway's."""
         if client.hello().to_dict() != self._spec.to_dict():
             self.outdated = True
             raise InfrastructureError("the policy server has another policy now", "GR00T gateway", "ask again shortly")
 
     def _label(self, client: RemoteClient, number: int) -> str:
-        """A version in full; its number alone if another one is served by now."""
+        """Label of a version; its number alone if another one is served by now."""
         if number not in self._labels:
             served, digest = client.version()
             if served != number:

@@ -1,1 +1,1 @@
-"""openpi's protocol: messages, the server that answers its clients, and the policy that asks such a server."""
+"""Protocol of openpi: messages, a server for its clients, and a policy that asks its servers."""

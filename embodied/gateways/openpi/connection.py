@@ -1,4 +1,4 @@
-"""One openpi client as a robot of the policy server: its requests as observations, chunks as its answers."""
+"""Translation of one openpi client's requests to observations, and of action chunks to its answers."""
 
 import time
 from collections.abc import Mapping
@@ -15,28 +15,28 @@ from embodied.gateways.openpi.settings import OpenpiSettings
 _NUMBERS = 1 << 31
 
 
-class Robot:
-    """Answers the requests of one connection.
+class OpenpiConnection:
+    """Session of one openpi client at the policy server.
 
     Args:
-        client: Its session of the policy server.
-        settings: Of the gateway.
-        pulse: Knows the hashes of versions.
-        number: Of the connection; the body and, with the request's number, the noise.
+        client: Client of the policy server, for this connection only.
+        settings: Settings of the gateway.
+        heartbeat: Cache of the hashes of versions.
+        number: Number of the connection: its environment in rows and noise keys.
     """
 
-    def __init__(self, client: RemoteClient, settings: OpenpiSettings, pulse: Heartbeat, number: int) -> None:
-        self._client, self._settings, self._pulse, self._number = client, settings, pulse, number % _NUMBERS
+    def __init__(self, client: RemoteClient, settings: OpenpiSettings, heartbeat: Heartbeat, number: int) -> None:
+        self._client, self._settings, self._heartbeat, self._number = client, settings, heartbeat, number % _NUMBERS
         self._requests = 0
         self._began = self._start = time.monotonic()
         self._total_ms: float | None = None
 
     def greet(self) -> dict[str, Any]:
-        """The metadata: which policy, what it is to be sent and what it answers, as plain values."""
+        """Metadata as plain values: the policy, the request that it expects, and its answer."""
         spec = self._client.hello()
         self._embodiment = Embodiment.from_config(self._settings.embodiment, spec)
         number, digest = version = self._client.version()
-        self._pulse.note(number, digest)
+        self._heartbeat.note(number, digest)
         return {
             "policy": spec.name,
             "policy_version": number,
@@ -51,11 +51,11 @@ class Robot:
         }
 
     def infer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one request; what is no action is a plain value, since clients slice every array.
+        """Answer to one request. All values but actions are plain, since clients slice every array.
 
         Raises:
             SpecMismatch: See `Embodiment.observe`.
-            EmbodiedError: As the policy server says, or it does not answer.
+            EmbodiedError: The policy server answers with an error, or does not answer.
         """
         self._start = time.monotonic()
         rows = Rows.of_envs(1)
@@ -80,13 +80,13 @@ class Robot:
         }
 
     def sent(self) -> None:
-        """The answer is on its way: how long it took in all is said with the next one."""
+        """Note that an answer was sent; its total time is part of the next answer."""
         self._total_ms = (time.monotonic() - self._start) * 1000
 
     def _version(self, number: int) -> Version:
-        """A version in full; without a hash if another one is served by now and nobody saw this one."""
-        digest = self._pulse.digest(number)
+        """Number and hash of a version; the hash is empty if it is unknown and another version is served."""
+        digest = self._heartbeat.digest(number)
         if digest is None:
-            self._pulse.note(*self._client.version())
-            digest = self._pulse.digest(number)
+            self._heartbeat.note(*self._client.version())
+            digest = self._heartbeat.digest(number)
         return number, digest or ""

@@ -1,4 +1,4 @@
-"""Whether the policy server answers, and which hash each version number has: asked in a thread of its own."""
+"""Heartbeat of a gateway's policy server: whether it answers, and the hashes of its versions."""
 
 import threading
 import time
@@ -14,12 +14,12 @@ _REMEMBERED = 1024
 
 
 class Heartbeat:
-    """Follows one policy server; `start` must have returned before the rest is asked.
+    """Polls a policy server in a thread of its own. Call `start` first.
 
     Args:
-        server: Its native address.
+        server: Native address of the policy server.
         deadline_s: Silence after which it counts as gone; longer than one batch may take.
-        keys: Folder of keys.
+        keys: Folder of credentials.
         policy: Name of the policy; empty for the server's only one.
     """
 
@@ -30,13 +30,13 @@ class Heartbeat:
         self._heard, self._trouble = -float("inf"), f"policy server at {server} has not answered yet"
         self._hashes: dict[int, str] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self, wait_s: float) -> PolicySpec:
-        """The policy's spec, from now on followed.
+        """Start polling; returns the policy's spec.
 
         Raises:
-            InfrastructureError: Nobody answers within `wait_s`.
+            InfrastructureError: There is no answer within `wait_s`.
         """
         first = self._connect(wait_s)
         try:
@@ -49,23 +49,23 @@ class Heartbeat:
 
     @property
     def trouble(self) -> str:
-        """Why the server counts as gone, in one line; empty while it answers."""
+        """Reason that the server counts as gone, in one line; empty while it answers."""
         silent = time.monotonic() - self._heard > self._deadline_s + 2 * _EVERY_S
         return self._trouble or (f"the policy server is silent for {self._deadline_s:g} s" if silent else "")
 
     def note(self, number: int, digest: str) -> None:
-        """Remember which hash a version number has."""
+        """Cache the hash of a version number."""
         self._hashes.pop(number, None)
         self._hashes[number] = digest
         while len(self._hashes) > _REMEMBERED:
             self._hashes.pop(next(iter(self._hashes)))
 
     def digest(self, number: int) -> str | None:
-        """The hash of a version number; None if it was not heard of."""
+        """Hash of a version number; None if unknown."""
         return self._hashes.get(number)
 
     def close(self) -> None:
-        """Stop following; the thread may live on until its question is answered."""
+        """Stop polling; the thread may live on until its request is answered."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)

@@ -1,7 +1,7 @@
-"""openpi's messages: msgpack with numpy arrays as maps whose keys are bytes. Pure, both directions, no pickle.
+"""Messages of openpi: msgpack with numpy arrays as maps whose keys are bytes, in both directions, without pickle.
 
 An array is `{b"__ndarray__": True, b"data": bytes, b"dtype": str, b"shape": [...]}`, a numpy number or string
-`{b"__npgeneric__": True, b"data": value, b"dtype": str}`. What arrives is checked before it is believed.
+`{b"__npgeneric__": True, b"data": value, b"dtype": str}`. A received message is checked against `Limits`.
 """
 
 import math
@@ -23,7 +23,7 @@ _WHERE = "openpi message"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a receiver takes; sizes in bytes.
+    """Limits that a receiver enforces; sizes in bytes.
 
     Attributes:
         total: Length of a message.
@@ -44,10 +44,10 @@ LIMITS = Limits()
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One message of plain values, numpy arrays and numpy numbers, maps and lists of them.
+    """Pack a message of plain values, numpy arrays and numpy numbers, maps and lists of them.
 
     Raises:
-        MessageError: It holds what the wire does not carry.
+        MessageError: The message holds another type.
     """
     try:
         return msgpack.packb(message, default=_wrap)
@@ -56,10 +56,10 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
-    """The message in `data`; its arrays are read-only views of it, its keys are strings.
+    """Unpack a message; its arrays are read-only views of `data`, its keys strings.
 
     Raises:
-        MessageError: It is no such message, or outside `limits`.
+        MessageError: `data` is malformed, or outside `limits`.
     """
     if len(data) > limits.total:
         raise MessageError(f"a message of {len(data)} bytes", _WHERE, f"at most {limits.total}")
@@ -131,7 +131,7 @@ def _array(node: Mapping[Any, Any], limits: Limits) -> Any:
 
 
 def _scalar(node: Mapping[Any, Any]) -> Any:
-    """A numpy number, or a plain string for a numpy one."""
+    """Numpy number; a numpy string becomes a plain one."""
     data, dtype = node.get(b"data"), node.get(b"dtype")
     if type(dtype) is str and _TEXT.fullmatch(dtype) and type(data) is str:
         return data
@@ -149,7 +149,7 @@ def _no_extension(code: int, data: bytes) -> None:
 
 
 def _check(message: dict[str, Any], limits: Limits) -> None:
-    """Depth and keys; msgpack itself has bounded the rest."""
+    """Check the nesting; msgpack has bounded the other sizes."""
     level: list[Any] = [message]
     for _ in range(limits.depth):
         below = [v for node in level for v in (node.values() if type(node) is dict else node)]

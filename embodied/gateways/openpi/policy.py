@@ -1,4 +1,4 @@
-"""An openpi server as a policy: asked over WebSockets, its actions mapped to our streams."""
+"""Policy that asks an openpi server over WebSockets, with its keys mapped to streams."""
 
 import re
 import socket
@@ -33,15 +33,15 @@ _TEXT = 500
 _CONNECTIONS = 8
 
 
-class OpenpiCaller:
-    """Asks an openpi server, rows at a time over connections of their own; made at the first request.
+class OpenpiClient:
+    """`InferenceClient` of an openpi server: one connection a row, made at the first request.
 
     A request whose connection breaks is sent again when the server is back, within its deadline.
 
     Args:
         address: `host:port`, `ws://host:port` or `wss://host`.
-        embodiment: What the server's keys mean.
-        api_key: What it wants in `Authorization: Api-Key <key>`; None sends nothing.
+        embodiment: Mapping of the server's keys.
+        api_key: Key sent in `Authorization: Api-Key <key>`; None sends none.
         timeout_s: Deadline of one `infer`, seconds.
 
     Raises:
@@ -56,7 +56,7 @@ class OpenpiCaller:
         self.where = f"openpi server at {self._url}"
         self._embodiment, self._timeout_s = embodiment, timeout_s
         self._headers = {"Authorization": f"Api-Key {api_key}"} if api_key else None
-        self._lines: list[Any] = []
+        self._connections: list[Any] = []
 
     def infer(self, streams: Mapping[str, NDArray[Any]], rows: int) -> list[NDArray[np.float32]]:
         limit = time.monotonic() + self._timeout_s
@@ -71,12 +71,12 @@ class OpenpiCaller:
         return made
 
     def close(self) -> None:
-        lines, self._lines = self._lines, []
-        for line in lines:
-            _hang_up(line)
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            _drop(connection)
 
     def _exchange(self, requests: list[bytes], limit: float) -> list[dict[str, Any]]:
-        """Every request on a connection of its own, then every answer."""
+        """Send every request on its own connection, then read every answer."""
         sent = [False] * len(requests)
         answers: list[dict[str, Any]] = []
         try:
@@ -85,23 +85,23 @@ class OpenpiCaller:
             for index, request in enumerate(requests):
                 answers.append(self._receive(index, request, sent[index], limit))
         except BaseException:
-            self.close()  # an answer that comes too late must not be taken for the next one's
+            self.close()  # a late answer must not be read as the next request's
             raise
         return answers
 
     def _send(self, index: int, request: bytes, limit: float) -> bool:
-        """Whether the request is on its way; connects where there is no connection."""
+        """Whether the request was sent; connects where there is no connection."""
         from websockets.exceptions import ConnectionClosed
 
-        while len(self._lines) <= index:
-            self._lines.append(self._connect(limit))
+        while len(self._connections) <= index:
+            self._connections.append(self._connect(limit))
         try:
-            if self._lines[index] is None:
-                self._lines[index] = self._connect(limit)
-            self._lines[index].send(request)
+            if self._connections[index] is None:
+                self._connections[index] = self._connect(limit)
+            self._connections[index].send(request)
         except ConnectionClosed as closed:  # it broke since the last answer
             self._check(closed)
-            self._lines[index] = None
+            self._connections[index] = None
             return False
         return True
 
@@ -115,12 +115,12 @@ class OpenpiCaller:
                 sent = self._send(index, request, limit)
                 continue
             try:
-                return self._read(self._lines[index].recv(timeout=max(limit - time.monotonic(), 0.0)))
+                return self._read(self._connections[index].recv(timeout=max(limit - time.monotonic(), 0.0)))
             except TimeoutError:
                 raise self._late("it is busy or hangs: look at its log, or allow more time") from None
             except ConnectionClosed as closed:
                 self._check(closed)
-                self._lines[index], sent = None, False
+                self._connections[index], sent = None, False
                 time.sleep(min(_AGAIN_S, max(limit - time.monotonic(), 0.0)))
 
     def _read(self, data: bytes | str) -> dict[str, Any]:
@@ -134,26 +134,26 @@ class OpenpiCaller:
             raise MessageError(error.what, self.where, error.fix) from None
 
     def _check(self, closed: Any) -> None:
-        """Raise where a closed connection means more than a restart."""
+        """Raise if a connection was closed for another reason than a restart."""
         frame = closed.rcvd
         if frame is not None and frame.code == 1011 and frame.reason and "keepalive" not in frame.reason:
-            raise InfrastructureError(f"it hung up: {frame.reason}", self.where, "see its log")
+            raise InfrastructureError(f"it closed the connection: {frame.reason}", self.where, "see its log")
         if (frame is not None and frame.code == 1009) or (closed.sent is not None and closed.sent.code == 1009):
             raise DataError("a message is larger than the other side takes", self.where, "send smaller images")
 
     def _connect(self, limit: float) -> Any:
-        """A connection whose metadata has been read."""
+        """Open a connection and read the server's metadata."""
         try:
             from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
             from websockets.sync.client import connect
         except ImportError:
             fix = "pip install 'embodied-rl[gateway]'"
             raise UserError("websockets is not installed", self.where, fix) from None
-        why = "nobody listens there; start it, then ask again"
+        why = "no server listens there; start it, then ask again"
         while (left := limit - time.monotonic()) > 0:
-            line = None
+            connection = None
             try:
-                line = connect(
+                connection = connect(
                     self._url,
                     additional_headers=self._headers,
                     compression=None,
@@ -164,33 +164,35 @@ class OpenpiCaller:
                     max_queue=4,
                     proxy=None,
                 ).__enter__()
-                _bound_sends(line.socket, self._timeout_s)
-                self._read(line.recv(timeout=max(limit - time.monotonic(), 0.0)))
-                return line
+                _bound_sends(connection.socket, self._timeout_s)
+                self._read(connection.recv(timeout=max(limit - time.monotonic(), 0.0)))
+                return connection
             except InvalidStatus as error:
                 status, body = error.response.status_code, error.response.body or b""
                 said = " ".join(body[:_TEXT].decode("utf-8", "replace").split()) or f"status {status}"
                 if status in (401, 403):
                     raise Unauthorized(f"it refused the key: {said}", self.where, "give its api_key") from None
                 if status not in (502, 503, 504):
-                    raise InfrastructureError(f"it refused to talk: {said}", self.where, "is it openpi's?") from None
+                    raise InfrastructureError(
+                        f"it refused the connection: {said}", self.where, "check that it speaks openpi"
+                    ) from None
                 why = f"it said: {said}"
             except ConnectionClosed as closed:
                 self._check(closed)
-                why = "it hung up without a word; look at its log"
+                why = "it closed the connection without a message; look at its log"
             except TimeoutError:
-                why = "it took the connection and never said a word; look whether that is the right server"
+                why = "it accepted the connection and sent nothing; check that it is the right server"
             except InvalidHandshake as error:  # also of a server that ends just now
-                why = f"no WebSocket server: {error}; look whether that is the right one"
+                why = f"no WebSocket server: {error}; check that it is the right one"
             except OSError as error:
                 if isinstance(error, socket.gaierror):
-                    raise InfrastructureError("nobody knows that name", self.where, "correct the address") from None
+                    raise InfrastructureError("unknown host name", self.where, "correct the address") from None
                 if not isinstance(error, ConnectionError):
                     why = f"it cannot be reached: {error}"
             except EmbodiedError:
-                _hang_up(line)
+                _drop(connection)
                 raise
-            _hang_up(line)
+            _drop(connection)
             time.sleep(min(_AGAIN_S, max(limit - time.monotonic(), 0.0)))
         raise self._late(why)
 
@@ -198,16 +200,16 @@ class OpenpiCaller:
         return DeadlineExceeded(f"no answer within {self._timeout_s:g} s", self.where, why)
 
 
-def _hang_up(line: Any) -> None:
-    if line is not None:
+def _drop(connection: Any) -> None:
+    if connection is not None:
         with suppress(Exception):
-            line.socket.shutdown(socket.SHUT_RDWR)  # else it would wait for a goodbye
+            connection.socket.shutdown(socket.SHUT_RDWR)  # else `close` would wait for a close frame
         with suppress(Exception):
-            line.close()
+            connection.close()
 
 
 def _bound_sends(sock: socket.socket, seconds: float) -> None:
-    """A server that never reads ends a send, as a lost connection."""
+    """Bound the time of a send, so that a server that never reads counts as a lost connection."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
 
 
@@ -216,18 +218,18 @@ class OpenpiPolicy(RemotePolicy):
 
     Args:
         name: Name of the policy.
-        agent: Streams offered; those that the embodiment does not name are left out of `spec`.
+        agent: Streams of the environment's agent; `spec` has those that the embodiment names.
         address: `host:port` of the server. Beyond this machine put TLS (`wss://`) or SSH in front.
         chunk: Actions of the server's chunk that are taken, K.
-        execute: How many of them to execute before asking again; all where not given.
+        execute: Actions to execute before asking again; None for all.
         embodiment: See `embodied.gateways.embodiment`.
-        api_key: What the server wants; `env:NAME` reads it from the environment.
+        api_key: Key of the server; `env:NAME` reads it from the environment.
         timeout_s: Seconds to wait for an answer, a restart of the server included.
 
     Raises:
         ConfigError: An argument is out of range, or the embodiment is wrong.
         UserError: The address is malformed.
-        SpecMismatch: The body does not offer what the embodiment names.
+        SpecMismatch: The agent has no stream that the embodiment names.
     """
 
     def __init__(
@@ -242,14 +244,14 @@ class OpenpiPolicy(RemotePolicy):
         timeout_s: float = 10.0,
     ) -> None:
         check_sizes(chunk, execute, timeout_s)
-        made = Embodiment.for_body(embodiment, agent)
+        made = Embodiment.for_env(embodiment, agent)
         used = {source.stream.name for source in made.sources}
         needs = tuple(stream for stream in agent.observations if stream.name in used)
         extra = {"kind": "openpi", "embodiment": made.name}
         spec = PolicySpec(name, AgentSpec(needs, agent.actions), chunk, execute or chunk, extra)
-        super().__init__(spec, OpenpiCaller(address, made, secret(api_key, "policy.api_key"), timeout_s))
+        super().__init__(spec, OpenpiClient(address, made, secret(api_key, "policy.api_key"), timeout_s))
 
 
 def build(agent: AgentSpec, seed: int = 0, **config: Any) -> OpenpiPolicy:
-    """The policy a config's import path points to; `config` holds arguments of `OpenpiPolicy`, `seed` is not used."""
+    """Build the policy from a config: `config` holds arguments of `OpenpiPolicy`, `seed` is unused."""
     return configured(OpenpiPolicy, config, agent=agent)

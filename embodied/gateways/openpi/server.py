@@ -1,7 +1,7 @@
-"""The openpi gateway: a WebSocket server that answers openpi's clients with our policy server's chunks.
+"""Gateway for openpi's clients: a WebSocket server that answers with the policy server's action chunks.
 
-A process of its own, without torch: per connection one thread and one session of the policy server, so versions and
-batches are the server's, and who is slow, silent or hostile has only itself to wait for.
+It is a process of its own, without torch. Each connection has a thread and a session of the policy server, so that the
+server batches and versions, and a slow, silent or hostile client delays only itself.
 """
 
 import http
@@ -19,10 +19,10 @@ from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, Use
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.listener import is_key, is_loopback, listen, one_of_several, parse, probe, signals
 from embodied.gateways.openpi import messages as openpi
-from embodied.gateways.openpi.connection import Robot
+from embodied.gateways.openpi.connection import OpenpiConnection
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
-from embodied.gateways.send_watchdog import Watch, cut_off
+from embodied.gateways.send_watchdog import SendWatchdog, cut_off
 from embodied.spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _HANDSHAKES = logging.getLogger(f"{__name__}.handshakes")
-_HANDSHAKES.setLevel(logging.CRITICAL)  # those that fail are their clients' affair
+_HANDSHAKES.setLevel(logging.CRITICAL)  # failed handshakes are not logged
 
-SAID_BEFORE = "Internal server error. Traceback included in previous frame."
-"""What openpi's clients expect a connection to be closed with after an error."""
+CLOSE_REASON = "Internal server error. Traceback included in previous frame."
+"""Close reason that openpi's clients expect after an error."""
 
-_STRANGERS = 32  # connections that have not said who they are; beyond, the oldest is cut off, so newcomers are heard
+_HANDSHAKES_AT_ONCE = 32  # connections before the end of their handshake; beyond, the oldest is closed for the newest
 _SHAKE_S = 5.0
 _PING_S, _PONG_S = 20.0, 60.0
 _CLOSE_S = 2.0
@@ -45,10 +45,10 @@ _REASON_BYTES = 120  # a close frame holds 125
 
 
 class OpenpiGateway:
-    """Answers openpi's clients; `open`, then `run`.
+    """Gateway for openpi's clients; `open`, then `run`.
 
     Raises:
-        UserError: The address is none, or open to others without a key.
+        UserError: The address is malformed, or beyond this machine without an API key.
     """
 
     def __init__(self, settings: OpenpiSettings) -> None:
@@ -64,12 +64,12 @@ class OpenpiGateway:
             )
         self._lock = threading.Lock()
         self._open = self._raw = self._seen = 0
-        self._strangers: dict[int, socket.socket] = {}
+        self._handshaking: dict[int, socket.socket] = {}
         self._stopping = threading.Event()
-        self._watch = Watch()
+        self._watch = SendWatchdog()
 
     def open(self) -> str:
-        """Ask the server for its policy, then listen; returns the address as openpi's client takes it.
+        """Connect to the policy server, then listen; returns the address in the form of openpi's client.
 
         Raises:
             DeadlineExceeded: The policy server does not answer.
@@ -78,17 +78,17 @@ class OpenpiGateway:
         """
         settings = self._settings
         serve = _websockets()
-        self._pulse = Heartbeat(settings.server, settings.timeout_s, settings.keys, settings.policy)
+        self._heartbeat = Heartbeat(settings.server, settings.timeout_s, settings.keys, settings.policy)
         with one_of_several(settings.policy):
-            self.spec = self._pulse.start(settings.start_s)
+            self.spec = self._heartbeat.start(settings.start_s)
         embodiment = Embodiment.from_config(settings.embodiment, self.spec)
         self._limits = openpi.Limits(total=embodiment.message_bytes)
         self._server: Server = serve(
-            self._converse,
+            self._serve_client,
             sock=listen(self._host, self._port, settings.address),
             compression=None,
             origins=[None],  # no browser page of another site
-            process_request=self._admit,
+            process_request=self._authorize,
             open_timeout=_SHAKE_S,
             close_timeout=_CLOSE_S,
             ping_interval=_PING_S,
@@ -98,12 +98,12 @@ class OpenpiGateway:
             logger=_HANDSHAKES,
         )
         shake = self._server.handler
-        self._server.handler = lambda sock, peer: self._take(shake, sock, peer)
+        self._server.handler = lambda sock, peer: self._accept(shake, sock, peer)
         host, port = self._server.socket.getsockname()[:2]
         return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
 
     def run(self, stop: threading.Event) -> None:
-        """Answer until `stop` is set; what is being computed is answered first."""
+        """Answer until `stop` is set; requests under way are answered first."""
         threading.Thread(target=self._server.serve_forever, name="accept", daemon=True).start()
         self._watch.start()
         stop.wait()
@@ -112,15 +112,15 @@ class OpenpiGateway:
         limit = time.monotonic() + min(self._settings.timeout_s, _DRAIN_S) + _CLOSE_S
         while self._raw and time.monotonic() < limit:
             time.sleep(0.02)
-        self._pulse.close()
+        self._heartbeat.close()
         self._watch.close()
 
-    def _take(self, shake: Callable[[socket.socket, Any], None], sock: socket.socket, peer: Any) -> None:
-        """One TCP connection, whatever becomes of it; in its own thread."""
+    def _accept(self, shake: Callable[[socket.socket, Any], None], sock: socket.socket, peer: Any) -> None:
+        """Handle one TCP connection, in its own thread."""
         with self._lock:
             self._raw += 1
-            self._strangers[id(sock)] = sock
-            oldest = next(iter(self._strangers.values())) if len(self._strangers) > _STRANGERS else None
+            self._handshaking[id(sock)] = sock
+            oldest = next(iter(self._handshaking.values())) if len(self._handshaking) > _HANDSHAKES_AT_ONCE else None
         if oldest is not None:
             cut_off(oldest)
         try:
@@ -128,13 +128,13 @@ class OpenpiGateway:
         finally:
             with self._lock:
                 self._raw -= 1
-                self._strangers.pop(id(sock), None)
+                self._handshaking.pop(id(sock), None)
 
-    def _admit(self, connection: "ServerConnection", request: "Request") -> "Response | None":
-        """Answer plain HTTP, and refuse who may not come in; None lets them."""
+    def _authorize(self, connection: "ServerConnection", request: "Request") -> "Response | None":
+        """Answer plain HTTP and refuse unauthorized requests; None accepts the connection."""
         with self._lock:
-            self._strangers.pop(id(connection.socket), None)
-        trouble = self._pulse.trouble
+            self._handshaking.pop(id(connection.socket), None)
+        trouble = self._heartbeat.trouble
         if request.path.partition("?")[0] == "/healthz":
             return connection.respond(*((503, f"{trouble}\n") if trouble else (200, "OK\n")))
         if not is_key(request.headers.get_all("Authorization"), self._settings.api_key):
@@ -146,8 +146,8 @@ class OpenpiGateway:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, many)
         return None
 
-    def _converse(self, connection: "ServerConnection") -> None:
-        """One client, from its first word to its last."""
+    def _serve_client(self, connection: "ServerConnection") -> None:
+        """Serve one client until it leaves."""
         from websockets.exceptions import ConnectionClosed
 
         with self._lock:
@@ -160,26 +160,26 @@ class OpenpiGateway:
             if full:
                 connection.close(1013, "too many clients")
                 return
-            self._answer_all(connection, Robot(client, self._settings, self._pulse, number))
+            self._answer_requests(connection, OpenpiConnection(client, self._settings, self._heartbeat, number))
         except ConnectionClosed:
             pass
         except EmbodiedError as error:
-            self._give_up(connection, error)
+            self._close_with_error(connection, error)
         except Exception as error:
             log.exception("a connection of the openpi gateway failed")
             what = f"{type(error).__name__} in the gateway"
-            self._give_up(connection, InfrastructureError(what, "openpi gateway", "see its log"))
+            self._close_with_error(connection, InfrastructureError(what, "openpi gateway", "see its log"))
         finally:
             client.close()
             with self._lock:
                 self._open -= 1
 
-    def _answer_all(self, connection: "ServerConnection", robot: Robot) -> None:
+    def _answer_requests(self, connection: "ServerConnection", robot: OpenpiConnection) -> None:
         settings = self._settings
         with self._watch.within(connection.socket, settings.timeout_s + settings.send_s):
             try:
                 greeting = robot.greet()
-            except EmbodiedError as error:  # a client that waits for its first message takes no text
+            except EmbodiedError as error:  # a client expects no text as its first message
                 connection.close(1011, _cut(error.line(), _REASON_BYTES))
                 return
             connection.send(openpi.encode(greeting))
@@ -195,7 +195,7 @@ class OpenpiGateway:
             connection.close(1001, "the gateway ends" if self._stopping.is_set() else "idle for too long")
 
     def _next(self, connection: "ServerConnection") -> bytes | str | None:
-        """The next request; None when there will be none."""
+        """Next request; None when the connection is to be closed."""
         limit = time.monotonic() + self._settings.idle_s
         with self._watch.within(connection.socket, self._settings.idle_s + _CLOSE_S):
             while not self._stopping.is_set() and time.monotonic() < limit:
@@ -205,20 +205,20 @@ class OpenpiGateway:
                     continue
         return None
 
-    def _give_up(self, connection: "ServerConnection", error: EmbodiedError) -> None:
-        """Say an error as openpi's server does, one line for its traceback, and close."""
+    def _close_with_error(self, connection: "ServerConnection", error: EmbodiedError) -> None:
+        """Send an error as openpi's server does, one line in place of its traceback, and close."""
         from websockets.exceptions import ConnectionClosed
 
         with self._watch.within(connection.socket, self._settings.send_s):
             try:
                 connection.send(_cut(error.line(), 4000))
-                connection.close(1011, SAID_BEFORE)
+                connection.close(1011, CLOSE_REASON)
             except ConnectionClosed:
                 pass
 
 
 def check(settings: OpenpiSettings, spec: PolicySpec) -> None:
-    """Whether a gateway of these settings could start in front of a policy; nothing is left behind.
+    """Check that a gateway with these settings could start in front of a policy.
 
     Raises:
         ConfigError, SpecMismatch: The embodiment does not fit the policy.
@@ -233,7 +233,12 @@ def check(settings: OpenpiSettings, spec: PolicySpec) -> None:
 def run(
     settings: OpenpiSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
 ) -> int:
-    """Answer openpi's clients until SIGINT, SIGTERM or `stop`; says one line when ready. Returns the exit status.
+    """Answer openpi's clients until SIGINT, SIGTERM or `stop`; returns the exit status.
+
+    Args:
+        settings: Settings of the gateway.
+        announce: Called with one line when the gateway listens.
+        stop: Ends the gateway when set.
 
     Raises:
         EmbodiedError: As `OpenpiGateway` and its `open`.
@@ -248,7 +253,7 @@ def run(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m embodied.gateways.openpi.server server=ADDRESS [key=value ...]`, the keys of `OpenpiSettings`."""
+    """Run `python -m embodied.gateways.openpi.server server=ADDRESS [field=value ...]`, fields of `OpenpiSettings`."""
     known = {field.name: field.type for field in fields(OpenpiSettings)}
     given: dict[str, Any] = {}
     for argument in arguments:

@@ -1,4 +1,4 @@
-"""What the openpi gateway needs to know."""
+"""Settings of the openpi gateway."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ class OpenpiSettings:
         server: Address of the policy server.
         address: `host:port` where openpi's clients are answered; beyond this machine an `api_key` is needed.
         policy: Name of the policy that answers; empty for the server's only one.
-        embodiment: See `embodied.gateways.embodiment`.
-        keys: Folder of keys for the server's address.
-        api_key: What `Authorization: Api-Key <key>` must hold; None asks for none.
+        embodiment: Mapping of keys, see `embodied.gateways.embodiment`.
+        keys: Folder of credentials for the server's address.
+        api_key: Key that `Authorization: Api-Key <key>` must hold; None asks for none.
         mode: `mean` or `sample`.
-        seed: Of the noise of `sample`.
+        seed: Seed of the noise of `sample`.
         timeout_s: Seconds within which every request is answered, a restart of the server included.
         connections: Clients at a time.
         idle_s: Seconds without a request after which a connection is closed.
-        send_s: Seconds within which a client must take in an answer.
+        send_s: Seconds within which a client must read an answer.
         start_s: Seconds to wait for the policy server at the start.
     """
 

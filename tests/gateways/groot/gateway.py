@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from embodied.gateways.groot.server import GrootSettings, main
+from embodied.gateways.groot.server import GrootSettings, run
 from tests.serving.tiny import SPAWN
 
 
 def _main(settings: GrootSettings, pipe: Any) -> None:
-    raise SystemExit(main(settings, pipe.send))
+    raise SystemExit(run(settings, pipe.send))
 
 
 def start_gateway(server: str, **settings: Any) -> tuple[BaseProcess, str]:

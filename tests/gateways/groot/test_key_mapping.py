@@ -50,7 +50,7 @@ def streams(rows: int) -> dict[str, NDArray[Any]]:
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_asked_is_what_was_seen(config: Any, nested: bool, rows: int) -> None:
-    theirs, ours = GrootKeys.for_body(config, AGENT), GrootKeys.for_policy(config, SPEC)
+    theirs, ours = GrootKeys.for_env(config, AGENT), GrootKeys.for_policy(config, SPEC)
     seen = streams(rows)
     asked = ours.observe(theirs.request(seen, nested), most=3)
     assert (asked.rows, asked.nested, asked.batched) == (rows, nested, True)
@@ -181,7 +181,7 @@ def test_mistakes_of_a_config_are_named(config: Any, error: type[Exception], say
 
 def test_a_body_needs_every_action_number() -> None:
     with pytest.raises(ConfigError, match="gives action numbers 6"):
-        GrootKeys.for_body(section(action={"arm": [0, 1, 2, 3, 4, 5]}), AGENT)
+        GrootKeys.for_env(section(action={"arm": [0, 1, 2, 3, 4, 5]}), AGENT)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_body_needs_every_action_number() -> None:
 )
 def test_answers_that_do_not_fit_are_named(answer: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        GrootKeys.for_body("native", AGENT).actions_of(answer, 2)
+        GrootKeys.for_env("native", AGENT).actions_of(answer, 2)
 
 
 def test_rows_and_sizes_of_empty_arrays_are_bounded_too() -> None:

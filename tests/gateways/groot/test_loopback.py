@@ -11,8 +11,8 @@ import pytest
 from embodied.client import RemoteClient
 from embodied.errors import InfrastructureError, Unauthorized
 from embodied.gateways.groot.policy import GrootPolicy
-from embodied.gateways.groot.server import GrootSettings, main
-from embodied.gateways.launcher import Gateways
+from embodied.gateways.groot.server import GrootSettings, run
+from embodied.gateways.launcher import GatewayLauncher
 from embodied.serving.versioned_policy import VersionedPolicy
 from tests.gateways.groot.client import GrootClient
 from tests.gateways.groot.gateway import gateway
@@ -57,7 +57,7 @@ def test_what_the_gateway_refuses_is_said(addresses: tuple[str, str]) -> None:
 
 def test_a_permitted_kill_reaches_whoever_started_the_gateway(addresses: tuple[str, str]) -> None:
     lines: list[str] = []
-    started = Gateways([(main, GrootSettings(addresses[0], "127.0.0.1:0", api_key="key"))], lines.append)
+    started = GatewayLauncher({"groot": (run, GrootSettings(addresses[0], "127.0.0.1:0", api_key="key"))}, lines.append)
     started.start()
     try:
         (line,) = started.wait_ready(60)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from embodied.client import RemoteClient
 from embodied.data import Observation
 from embodied.errors import ConfigError, DeadlineExceeded, UserError
-from embodied.gateways.groot.server import GrootSettings, main
-from embodied.gateways.launcher import ASKED_TO_STOP
+from embodied.gateways.groot.server import GrootSettings, run
+from embodied.gateways.launcher import STOP_REQUESTED
 from tests.gateways.groot.client import GrootClient, ServerError, decode, encode
 from tests.gateways.groot.gateway import gateway, start_gateway
 from tests.serving import tiny
@@ -162,27 +162,27 @@ def test_tokens(server: str) -> None:
         client.new(nested(tiny.observation(1)))
         assert client.call("kill") is None
     process.join(20)
-    assert process.exitcode == ASKED_TO_STOP
+    assert process.exitcode == STOP_REQUESTED
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "tcp://*:0", "[::]:0"])
 def test_others_are_let_in_with_a_token_only(address: str, server: str) -> None:
     with pytest.raises(UserError, match="no api_key is given"):
-        main(GrootSettings(server, address))
+        run(GrootSettings(server, address))
     with pytest.raises(UserError, match="empty api_key"):
-        main(GrootSettings(server, address, api_key=""))
+        run(GrootSettings(server, address, api_key=""))
     stop = threading.Event()
     if address == "0.0.0.0:0":
-        assert main(GrootSettings(server, address, api_key=TOKEN), lambda _: stop.set(), stop) == 0
+        assert run(GrootSettings(server, address, api_key=TOKEN), lambda _: stop.set(), stop) == 0
 
 
 def test_what_cannot_start_says_why(server: str, address: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in use"):
-        main(GrootSettings(server, address))
+        run(GrootSettings(server, address))
     with pytest.raises(ConfigError, match="no such embodiment"):
-        main(GrootSettings(server, embodiment="nothing"))
+        run(GrootSettings(server, embodiment="nothing"))
     with pytest.raises(DeadlineExceeded, match="hello"):
-        main(GrootSettings(f"ipc://{tmp_path}/nobody", start_s=0.1))
+        run(GrootSettings(f"ipc://{tmp_path}/nobody", start_s=0.1))
 
 
 class Trap:
@@ -333,7 +333,7 @@ def test_a_policy_server_that_is_gone_is_named(tmp_path: Path) -> None:
     process, _, server = tiny.start_server(f"ipc://{tmp_path}/s")
     settings = replace(GrootSettings(server), address="127.0.0.1:0", timeout_s=1.0)
     stop, lines = threading.Event(), queue.Queue[str]()
-    thread = threading.Thread(target=main, args=(settings, lines.put, stop))
+    thread = threading.Thread(target=run, args=(settings, lines.put, stop))
     thread.start()
     try:
         address = lines.get(timeout=20).rpartition(" at ")[2]
