@@ -146,7 +146,7 @@ def test_a_server_that_never_answers() -> None:
         decide(OpenpiPolicy("far", AGENT, "127.0.0.1:1", timeout_s=0.3))
 
 
-@pytest.mark.parametrize(("version", "words"), [("HTTP/1.0", "no WebSocket server"), ("HTTP/1.1", "refused the connection")])
+@pytest.mark.parametrize(("version", "words"), [("HTTP/1.0", "no WebSocket server"), ("HTTP/1.1", "it refused")])
 def test_a_server_that_is_none_of_openpis(version: str, words: str) -> None:
     class Page(BaseHTTPRequestHandler):
         protocol_version = version
