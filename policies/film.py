@@ -14,7 +14,7 @@ from embodied.settings import AboveZero, AtLeastOne, configured, settings
 from embodied.spec import AgentSpec
 from policies.encoders import HEADS, Convolutions, Critic, SpatialSoftmax, WordEncoder, head, module_key, seeded_
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged
+from policies.network import Evaluated, Inputs, Sampled
 from policies.nn import gaussian_entropy, gaussian_log_prob
 from policies.senses import Senses
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
@@ -73,22 +73,22 @@ class FiLMNetwork(VLANetwork):
         """Means of raw actions [N, K, D]."""
         return self.actor(features).view(-1, self.chunk, self.action_dim)
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
         draws = noise.normal(noise_keys, self.chunk * self.action_dim, ACTION_NOISE)
         return torch.from_numpy(draws).to(self.device).view(-1, self.chunk, self.action_dim)
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
         features = self.features(inputs)
         mean = self.raw_mean(features)
-        raw = mean if draws is None else mean + torch.exp(self.log_std) * draws
+        raw = mean if noise is None else mean + torch.exp(self.log_std) * noise
         actions = raw * self.action_scale
-        return Decided(actions, self._log_prob(mean, actions), self.value_of(inputs, features))
+        return Sampled(actions, self._log_prob(mean, actions), self.value_of(inputs, features))
 
-    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
         features = self.features(inputs)
         mean = self.raw_mean(features)
         entropy = gaussian_entropy(self.log_std).expand_as(mean)
-        return Judged(self._log_prob(mean, actions), self.value_of(inputs, features), entropy)
+        return Evaluated(self._log_prob(mean, actions), self.value_of(inputs, features), entropy)
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
         """Squared error of raw actions: maximum likelihood for a Gaussian of fixed standard deviation."""

@@ -32,7 +32,7 @@ from policies.denoising import (
 from policies.encoders import Critic, masked_average, seeded_
 from policies.expert import Expert, Memory, Reader
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged
+from policies.network import Evaluated, Inputs, Sampled
 from policies.nn import gaussian_log_prob
 from policies.senses import Senses
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
@@ -101,38 +101,38 @@ class FlowNetwork(VLANetwork):
         layers, there = self.reader(inputs)
         return masked_average(layers[-1], there)
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
         """[N, steps + 1, K, D]: the start, then the noise of each step."""
         shape = (self.steps + 1, self.chunk, self.action_dim)
         draws = keyed.normal(noise_keys, math.prod(shape), ACTION_NOISE)
         return torch.from_numpy(draws).to(self.device).view(-1, *shape)
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
         layers, there = self.reader(inputs)
         memory, rows = self.expert.remember(layers), len(there)
         values = self.value_of(inputs, masked_average(layers[-1], there))
-        if draws is None:
+        if noise is None:
             x = self.times.new_zeros(rows, self.chunk, self.action_dim)
             for time, following in pairwise(self.times):
                 x = ode_step(x, self._velocity(x, time, memory, there), time, following)
-            return Decided(x * self.action_scale, torch.full_like(x, math.nan), values)
-        x = draws[:, 0]
+            return Sampled(x * self.action_scale, torch.full_like(x, math.nan), values)
+        x = noise[:, 0]
         path, log_probs = [x], torch.zeros_like(x)
         for i, (time, following) in enumerate(pairwise(self.times)):
             mean, log_std = sde_step(x, self._velocity(x, time, memory, there), time, following, self.levels[i])
-            x = mean + log_std.exp() * draws[:, i + 1]
+            x = mean + log_std.exp() * noise[:, i + 1]
             path.append(x)
             log_probs = log_probs + gaussian_log_prob(x, mean, log_std)
-        return Decided(x * self.action_scale, log_probs, values, {"path": torch.stack(path, dim=1)})
+        return Sampled(x * self.action_scale, log_probs, values, {"path": torch.stack(path, dim=1)})
 
-    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
         """All denoising steps at once; the path is in raw units and ends at `actions`, which are not looked at."""
         layers, there = self.reader(inputs)
         path = stored["path"]
         velocities = self.expert(path[:, :-1], self.times[:-1], self.expert.remember(layers), there)
         log_probs = path_log_prob(path, velocities, self.times, self.levels)
         entropy = path_entropy(self.times, self.levels).expand_as(log_probs)
-        return Judged(log_probs, self.value_of(inputs, masked_average(layers[-1], there)), entropy)
+        return Evaluated(log_probs, self.value_of(inputs, masked_average(layers[-1], there)), entropy)
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
         """Squared error of the velocity (Lipman et al. 2023, arXiv:2210.02747, equation 23, with sigma_min 0 and time

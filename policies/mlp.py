@@ -13,7 +13,7 @@ from embodied import noise
 from embodied.errors import SpecMismatch
 from embodied.settings import AboveZero, AtLeastOne, Seed, configured
 from embodied.spec import AgentSpec
-from policies.network import Decided, Inputs, Judged, PolicyNetwork
+from policies.network import Evaluated, Inputs, PolicyNetwork, Sampled
 from policies.nn import gaussian_entropy, gaussian_log_prob, tanh_mlp
 from policies.senses import Senses, action_scales
 from policies.torch_policy import TorchPolicy
@@ -47,20 +47,20 @@ class GaussianActorCritic(PolicyNetwork):
         """Means of raw actions [N, K, D]."""
         return self.actor(inputs["state"]).view(-1, self.chunk, self.action_dim)
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
         draws = noise.normal(noise_keys, self.chunk * self.action_dim, ACTION_NOISE)
         return torch.from_numpy(draws).to(self.device).view(-1, self.chunk, self.action_dim)
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
         mean = self.raw_mean(inputs)
-        raw = mean if draws is None else mean + torch.exp(self.log_std) * draws
+        raw = mean if noise is None else mean + torch.exp(self.log_std) * noise
         actions = raw * self.action_scale
-        return Decided(actions, self._log_prob(mean, actions), self.value(inputs))
+        return Sampled(actions, self._log_prob(mean, actions), self.value(inputs))
 
-    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
         mean = self.raw_mean(inputs)
         entropy = gaussian_entropy(self.log_std).expand_as(mean)
-        return Judged(self._log_prob(mean, actions), self.value(inputs), entropy)
+        return Evaluated(self._log_prob(mean, actions), self.value(inputs), entropy)
 
     def value(self, inputs: Inputs) -> Tensor:
         return self.critic(inputs["state"]).squeeze(-1)

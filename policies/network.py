@@ -20,7 +20,7 @@ Inputs = dict[str, Tensor]
 
 
 @dataclass
-class Decided:
+class Sampled:
     """Chunks for N rows.
 
     Attributes:
@@ -37,7 +37,7 @@ class Decided:
 
 
 @dataclass
-class Judged:
+class Evaluated:
     """What a network says of decisions that were taken, differentiable.
 
     Attributes:
@@ -76,8 +76,8 @@ class PolicyNetwork(nn.Module):
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
         stored: As `PolicySpec.stored`.
 
-    Methods a network fills in are `draw`, `decide`, `evaluate_actions`, `value` and `clone_loss`. Each row's results
-    depend on that row alone.
+    A network implements `sample_noise`, `sample`, `evaluate_actions`, `value` and `clone_loss`. Results of a row depend
+    on that row alone.
     """
 
     mean: Tensor
@@ -111,15 +111,15 @@ class PolicyNetwork(nn.Module):
             return {"state": scaled}
         return {"state": scaled[:, : self.state_size], "critic": scaled[:, self.state_size :]}
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
-        """The random numbers that `decide` needs for rows of keys [N, 4] of `embodied.noise`: [N, ...] float32."""
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
+        """The random numbers that `sample` needs for rows of keys [N, 4] of `embodied.noise`: [N, ...] float32."""
         raise NotImplementedError
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
-        """Chunks sampled with `draws`, or the mode of the distribution where it is None."""
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
+        """Chunks sampled with `noise`, or the mode of the distribution where it is None."""
         raise NotImplementedError
 
-    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
         """What the network thinks of physical actions [N, K, D] that were sampled with `stored`."""
         raise NotImplementedError
 

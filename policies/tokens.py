@@ -24,7 +24,7 @@ from policies import bins as binned
 from policies.encoders import Critic, module_key, seeded_
 from policies.lora import Lora, adapt, fingerprint, frozen, merged
 from policies.mlp import ACTION_NOISE
-from policies.network import Decided, Inputs, Judged
+from policies.network import Evaluated, Inputs, Sampled
 from policies.prompts import InstructionTokens, PictureTokens
 from policies.senses import Senses
 from policies.vla import VLANetwork, VLAPolicy, VLASettings
@@ -141,22 +141,22 @@ class TokenNetwork(VLANetwork):
         """Tokens [N, K * D] nearest to physical actions [N, K, D]; exactly those of actions that `actions_of` made."""
         return binned.nearest(actions / self.action_scale, self.bins).flatten(1)
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
         """[N, K * D] in (0, 1)."""
         draws = torch.from_numpy(noise.uniform(noise_keys, self.tokens, ACTION_NOISE).astype(np.float32))
         return draws.clamp_(max=binned.U_BELOW_ONE).to(self.device)
 
-    def generate(self, prompt: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
+    def generate(self, prompt: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Tokens and their log-probabilities, both [N, K * D], that continue the prompt [N, P, d].
 
-        The softmax (temperature 1) is sampled with `draws` [N, K * D], or its most likely token taken where None.
+        The softmax (temperature 1) is sampled with `noise` [N, K * D], or its most likely token taken where None.
         """
         cache, x = DynamicCache(config=self.decoder.config), prompt
         tokens, log_probs = [], []
         for i in range(self.tokens):
             hidden = self.decoder.model(inputs_embeds=x, past_key_values=cache, use_cache=True).last_hidden_state
             logits = self.decoder.lm_head(hidden[:, -1])
-            token = logits.argmax(-1) if draws is None else binned.inverse_cdf(logits, draws[:, i])
+            token = logits.argmax(-1) if noise is None else binned.inverse_cdf(logits, noise[:, i])
             tokens.append(token)
             log_probs.append(binned.log_prob(logits, token))
             x = self.decoder.model.embed_tokens(token)[:, None]
@@ -169,24 +169,24 @@ class TokenNetwork(VLANetwork):
         hidden = self.decoder.model(inputs_embeds=embeds, use_cache=False).last_hidden_state
         return self.decoder.lm_head(hidden[:, prompt.shape[1] - 1 :])
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
         prompt = self.prompt(inputs)
-        return self.decided(*self.generate(prompt, draws), self.value_of(inputs, prompt.mean(1)))
+        return self.sampled(*self.generate(prompt, noise), self.value_of(inputs, prompt.mean(1)))
 
-    def decided(self, tokens: Tensor, log_probs: Tensor, values: Tensor) -> Decided:
+    def sampled(self, tokens: Tensor, log_probs: Tensor, values: Tensor) -> Sampled:
         """Of generated tokens and their log-probabilities, both [N, K * D].
 
         An action is NaN where its log-probability is not finite: broken logits still name a token, which is a full
         action.
         """
         said = self._by_action(log_probs)
-        return Decided(self.actions_of(tokens).where(said.isfinite(), math.nan), said, values)
+        return Sampled(self.actions_of(tokens).where(said.isfinite(), math.nan), said, values)
 
-    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Judged:
+    def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
         prompt, tokens = self.prompt(inputs), self.tokens_of(actions)
         logits = self.logits(prompt, tokens)
         log_probs, entropy = binned.log_prob(logits, tokens), binned.entropy(logits)
-        return Judged(self._by_action(log_probs), self.value_of(inputs, prompt.mean(1)), self._by_action(entropy))
+        return Evaluated(self._by_action(log_probs), self.value_of(inputs, prompt.mean(1)), self._by_action(entropy))
 
     def clone_loss(self, inputs: Inputs, actions: Tensor, generator: torch.Generator) -> Tensor:
         """Cross entropy with what was demonstrated, blurred by `clone_std`, mean over an action's numbers.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from embodied.data import ActionChunk, Observation
 from embodied.errors import WeightsRefused
 from embodied.spec import AgentSpec, PolicySpec, Streams
+from embodied.weights.examine import dtype_name
 from policies.base import Mode
 from policies.network import Inputs, PolicyNetwork
 from policies.probing import probe
@@ -85,15 +86,15 @@ class TorchPolicy:
         pad = -rows % self.block
         with torch.inference_mode():
             inputs = self.inputs(observation.streams, rows, pad, critic=False)
-            draws = None
+            noise = None
             if mode == "sample":
-                draws = net.draw(noise_keys)
-                draws = torch.cat([draws, draws.new_zeros(pad, *draws.shape[1:])]) if pad else draws
+                noise = net.sample_noise(noise_keys)
+                noise = torch.cat([noise, noise.new_zeros(pad, *noise.shape[1:])]) if pad else noise
             made = []
             for first in range(0, rows, self.block):
                 part = slice(first, first + self.block)
                 block = inputs if rows <= self.block else {name: value[part] for name, value in inputs.items()}
-                made.append(net.decide(block, None if draws is None else draws[part]))
+                made.append(net.sample(block, None if noise is None else noise[part]))
 
         def rows_of(arrays: list[torch.Tensor]) -> NDArray[Any]:
             whole = arrays[0] if len(arrays) == 1 else torch.cat(arrays)
@@ -114,7 +115,7 @@ class TorchPolicy:
         return probe(self, observation)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._state().items()}
+        return {name: to_array(tensor) for name, tensor in self._state().items()}
 
     def check_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Raise `WeightsRefused` unless `load` can take `tensors`."""
@@ -123,29 +124,47 @@ class TorchPolicy:
             what = "missing" if name in mine else "unknown"
             raise WeightsRefused(f"tensor {name} is {what}", where, "push every tensor of one version of this policy")
         for name, own in mine.items():
-            theirs, mine_is = np.asarray(tensors[name]), (tuple(own.shape), np.dtype(np.float32))
-            if (theirs.shape, theirs.dtype) != mine_is:
-                what = f"tensor {name} is {theirs.dtype}{list(theirs.shape)}, not float32{list(own.shape)}"
-                same = theirs.shape == mine_is[0]
-                fix = "convert it to float32" if same else "use weights trained for this spec and these network sizes"
+            theirs, dtype = np.asarray(tensors[name]), str(own.dtype).removeprefix("torch.")
+            given, shape = dtype_name(theirs.dtype), tuple(own.shape)
+            if (given, theirs.shape) != (dtype, shape):
+                what = f"tensor {name} is {given}{list(theirs.shape)}, not {dtype}{list(shape)}"
+                same = theirs.shape == shape
+                fix = f"convert it to {dtype}" if same else "use weights trained for this spec and these network sizes"
                 raise WeightsRefused(what, where, fix)
-            if not np.isfinite(theirs).all():
+            numbers = to_tensor(theirs)
+            if numbers.is_floating_point() and not torch.isfinite(numbers).all():
                 raise WeightsRefused(
                     f"tensor {name} holds numbers that are not finite", where, "publish an older version"
                 )
-        scale, own_scale = np.asarray(tensors["action_scale"]), self.network.action_scale.cpu().numpy()
-        if (at := np.flatnonzero(scale != own_scale)).size:
-            what = f"action_scale[{at[0]}] is {scale[at[0]]:.6g}, and {own_scale[at[0]]:.6g} in this policy"
+        scale, own_scale = to_tensor(tensors["action_scale"]), self.network.action_scale.cpu()
+        if (differ := scale != own_scale).any():
+            at = int(differ.nonzero()[0])
+            what = f"action_scale[{at}] is {scale[at].item():.6g}, and {own_scale[at].item():.6g} in this policy"
             raise WeightsRefused(what, where, "use weights trained with these limits of actions, or give theirs")
-        if (np.asarray(tensors["std"]) <= 0).any():
+        if (to_tensor(tensors["std"]) <= 0).any():
             raise WeightsRefused("tensor std holds numbers that are not above zero", where, "publish an older version")
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         self.check_tensors(tensors)
         with torch.no_grad():
             for name, own in self._state().items():
-                own.copy_(torch.from_numpy(np.require(tensors[name], requirements="W")))
+                own.copy_(to_tensor(tensors[name]))
 
     def _state(self) -> dict[str, torch.Tensor]:
         """The tensors a version consists of, live."""
         return self.network.state_dict()
+
+
+def to_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """A copy of a tensor; of bfloat16 numbers, which numpy lacks, their bits as uint16."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.uint16).numpy().copy()
+    return tensor.numpy().copy()
+
+
+def to_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The numbers of an array, shared where it is writable; uint16 arrays hold the bits of bfloat16 numbers."""
+    native = np.asarray(array).dtype.newbyteorder("=")
+    tensor = torch.from_numpy(np.require(array, native, ["C", "W"]))
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

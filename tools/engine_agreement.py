@@ -65,8 +65,8 @@ def difference(client: RemoteClient, twin: TorchPolicy, seen: Observation, seed:
     same = (greedy.actions == twin.act(seen, keys, "mean").actions).mean()
     actions, stored = torch.tensor(sampled.actions), {key: torch.tensor(array) for key, array in sampled.stored.items()}
     with torch.inference_mode():
-        judged = twin.network.judge(inputs, actions, stored)
-    return float(np.abs(sampled.log_probs - judged.log_probs.numpy()).max()), float(same)
+        evaluated = twin.network.evaluate_actions(inputs, actions, stored)
+    return float(np.abs(sampled.log_probs - evaluated.log_probs.numpy()).max()), float(same)
 
 
 def main() -> None:

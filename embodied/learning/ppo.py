@@ -28,7 +28,7 @@ from embodied.learning.normaliser import Normaliser
 from embodied.learning.ppo_config import PPOConfig
 from embodied.learning.reference import Reference, reference_kl
 from embodied.weights.manifest import Version
-from policies.network import Judged
+from policies.network import Evaluated
 from policies.torch_policy import TorchPolicy
 
 
@@ -114,9 +114,9 @@ class PPO(PolicyLearner):
         batch, flat = assemble(self.policy, segments, self.config.gamma, self.config.lam, self.at_once)
         metrics = {"trainable_share": int(batch.executed.sum()) / sum(segment.steps for segment in segments)}
         if len(batch):
-            judged = self._judge_all(batch)
-            metrics |= self._before(batch, judged)
-            batch, found = self._corrected(batch, judged)
+            evaluated = self._evaluate_all(batch)
+            metrics |= self._before(batch, evaluated)
+            batch, found = self._corrected(batch, evaluated)
             batch = self._compared(batch)
             metrics |= found
             metrics["grad_norm"] = self._optimise(batch)
@@ -129,23 +129,23 @@ class PPO(PolicyLearner):
         counts = {"updates": self.updates, "samples": self.samples, "skipped_steps": self.optimiser.skipped}
         return {f"learner/{name}": float(value) for name, value in (metrics | counts).items()}
 
-    def _judge(self, batch: Batch) -> Judged:
-        judged = self.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
+    def _evaluate(self, batch: Batch) -> Evaluated:
+        evaluated = self.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
         if batch.critic_inputs is not None:
-            judged = replace(judged, values=self.network.value(batch.critic_inputs))
-        return judged
+            evaluated = replace(evaluated, values=self.network.value(batch.critic_inputs))
+        return evaluated
 
     @torch.no_grad()
-    def _judge_all(self, batch: Batch) -> Judged:
-        parts = [self._judge(part) for part in _parts(batch, self.at_once)]
-        return Judged(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Judged)))
+    def _evaluate_all(self, batch: Batch) -> Evaluated:
+        parts = [self._evaluate(part) for part in _parts(batch, self.at_once)]
+        return Evaluated(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Evaluated)))
 
-    def _log_ratio(self, judged: Judged, batch: Batch) -> tuple[Tensor, Tensor]:
-        difference = judged.log_probs - batch.log_probs
+    def _log_ratio(self, evaluated: Evaluated, batch: Batch) -> tuple[Tensor, Tensor]:
+        difference = evaluated.log_probs - batch.log_probs
         return reduce_log_ratio(difference, batch.executed, self.config.granularity, self.config.per_dimension)
 
     @torch.no_grad()
-    def _before(self, batch: Batch, judged: Judged) -> dict[str, float]:
+    def _before(self, batch: Batch, evaluated: Evaluated) -> dict[str, float]:
         """What the data are like before the first step; drift and ratio of decisions of the present version alone.
 
         Raises:
@@ -155,7 +155,7 @@ class PPO(PolicyLearner):
         if self.version is not None:
             fresh = batch.versions == self.version.number
         executed = batch.executed & fresh[:, None]
-        found = measure(*reduce_log_ratio(judged.log_probs - batch.log_probs, executed, "token"))
+        found = measure(*reduce_log_ratio(evaluated.log_probs - batch.log_probs, executed, "token"))
         if self.version is not None and fresh.any():
             check_drift(found, self.config.drift, self.version.number)
         residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
@@ -167,15 +167,15 @@ class PPO(PolicyLearner):
         }
 
     @torch.no_grad()
-    def _corrected(self, batch: Batch, judged: Judged) -> tuple[Batch, dict[str, float]]:
+    def _corrected(self, batch: Batch, evaluated: Evaluated) -> tuple[Batch, dict[str, float]]:
         """The batch with the weights before the update as proximal policy, and importance weights."""
         cfg = self.config
         if cfg.correction == "none":
             return batch, {}
-        log_ratio, mask = self._log_ratio(judged, batch)
+        log_ratio, mask = self._log_ratio(evaluated, batch)
         weights = importance_weights(log_ratio, mask, cfg.correction, cfg.truncate_at, cfg.band, cfg.veto)
         found = {f"importance_{name}": value for name, value in diagnose(log_ratio, mask, weights).items()}
-        return replace(batch, log_probs=judged.log_probs, weights=weights), found
+        return replace(batch, log_probs=evaluated.log_probs, weights=weights), found
 
     def _compared(self, batch: Batch) -> Batch:
         """The batch with what the reference says of its actions."""
@@ -221,21 +221,21 @@ class PPO(PolicyLearner):
             return (
                 cfg.value * decisions * value_loss(self.network.value(part.critic_inputs or part.inputs), part.returns)
             )
-        judged = self._judge(part)
-        policy = clipped_policy_loss(*self._log_ratio(judged, part), part.advantages, cfg.clip, part.weights)
+        evaluated = self._evaluate(part)
+        policy = clipped_policy_loss(*self._log_ratio(evaluated, part), part.advantages, cfg.clip, part.weights)
         loss = policy * (decisions if cfg.granularity == "chunk" else actions)
-        loss = loss + cfg.value * decisions * value_loss(judged.values, part.returns)
+        loss = loss + cfg.value * decisions * value_loss(evaluated.values, part.returns)
         if part.reference is not None:
-            loss = loss + cfg.reference_kl * actions * reference_kl(judged.log_probs, part.reference, part.executed)
+            loss = loss + cfg.reference_kl * actions * reference_kl(evaluated.log_probs, part.reference, part.executed)
         if cfg.entropy:
-            loss = loss - cfg.entropy * actions * masked_mean(judged.entropy.sum(-1), part.executed)
+            loss = loss - cfg.entropy * actions * masked_mean(evaluated.entropy.sum(-1), part.executed)
         return loss
 
     @torch.no_grad()
     def _after(self, batch: Batch) -> dict[str, float]:
         """How far the update went, and the learning rate moved accordingly."""
-        cfg, judged = self.config, self._judge_all(batch)
-        log_ratio, mask = self._log_ratio(judged, batch)
+        cfg, evaluated = self.config, self._evaluate_all(batch)
+        log_ratio, mask = self._log_ratio(evaluated, batch)
         kl = approximate_kl(log_ratio, mask).item()
         if cfg.target_kl and self.updates >= cfg.critic_only_updates:
             if kl > 2.0 * cfg.target_kl:
@@ -244,12 +244,12 @@ class PPO(PolicyLearner):
                 self.optimiser.lr = min(self.optimiser.lr * cfg.lr_factor, cfg.lr_max)
         found = {}
         if batch.reference is not None and self.reference is not None and self.reference.version is not None:
-            found["reference_kl"] = reference_kl(judged.log_probs, batch.reference, batch.executed).item()
+            found["reference_kl"] = reference_kl(evaluated.log_probs, batch.reference, batch.executed).item()
             found["reference_version"] = self.reference.version.number
         return found | {
             "policy_loss": clipped_policy_loss(log_ratio, mask, batch.advantages, cfg.clip, batch.weights).item(),
-            "value_loss": value_loss(judged.values, batch.returns).item(),
-            "entropy": masked_mean(judged.entropy.sum(-1), batch.executed).item(),
+            "value_loss": value_loss(evaluated.values, batch.returns).item(),
+            "entropy": masked_mean(evaluated.entropy.sum(-1), batch.executed).item(),
             "kl": kl,
             "clip_fraction": masked_mean((torch.expm1(log_ratio).abs() > cfg.clip).float(), mask).item(),
             "lr": self.optimiser.lr,

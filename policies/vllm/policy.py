@@ -67,7 +67,7 @@ class VLLMPolicy(TokenPolicy):
             seeds = noise.integers(noise_keys, ACTION_NOISE)
             given = self.engine.generate(prompt, seeds, network.tokens, mode)
             tokens, log_probs = (torch.from_numpy(array).to(network.device) for array in given)
-            decided = network.decided(tokens, log_probs, torch.cat(values)[:rows])
+            decided = network.sampled(tokens, log_probs, torch.cat(values)[:rows])
         return ActionChunk(
             rows=observation.rows,
             actions=decided.actions.float().cpu().numpy(),

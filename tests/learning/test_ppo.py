@@ -189,7 +189,7 @@ def decide(policy: TorchPolicy, segment: Segment, seed: int) -> Segment:
     inputs = policy.inputs({"x": segment.observations["x"][decided]}, int(decided.sum()))
     noise = torch.randn(len(inputs["state"]), policy.spec.chunk, 2, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        made = policy.network.decide(inputs, noise)
+        made = policy.network.sample(inputs, noise)
     segment.actions[decided], segment.log_probs[decided] = made.actions.numpy(), made.log_probs.numpy()
     segment.versions[:] = 0
     return segment
@@ -224,8 +224,8 @@ def test_the_importance_weight_enters_the_gradient(segment: Segment):
         learner = PPO(make_policy(), replace(config, correction=correction))
         moved = replace(segment, log_probs=segment.log_probs + np.float32(shift))
         batch, _ = assemble(learner.policy, [moved], 0.9, 0.9)
-        judged = learner._judge_all(batch)
-        batch, found = learner._corrected(batch, judged)
+        evaluated = learner._evaluate_all(batch)
+        batch, found = learner._corrected(batch, evaluated)
         if correction != "none":
             assert found["importance_ratio"] == pytest.approx(math.exp(-2 * shift) * 2, rel=1e-4)
         learner._loss(batch).backward()
@@ -312,7 +312,7 @@ def test_parts_of_a_minibatch_have_its_gradient(granularity: str, size: int) -> 
         with torch.no_grad():
             learner.network.actor[-1].bias += 0.05
         batch, _ = assemble(learner.policy, [segment], 0.9, 0.9, learner.at_once)
-        batch, _ = learner._corrected(batch, learner._judge_all(batch))
+        batch, _ = learner._corrected(batch, learner._evaluate_all(batch))
         batch = learner._compared(batch)
         assert len(batch.executed.sum(1).unique()) > 1
         norms.append(learner.optimiser.step(learner._losses(batch, torch.arange(1, len(batch)))))

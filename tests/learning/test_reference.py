@@ -28,7 +28,7 @@ def fresh(learner: PPO, seed: int) -> Segment:
     inputs = policy.inputs({"x": segment.observations["x"][decided]}, int(decided.sum()))
     with torch.no_grad():
         noise = torch.randn(len(inputs["state"]), 2, 2, generator=torch.Generator().manual_seed(seed))
-        made = policy.network.decide(inputs, noise)
+        made = policy.network.sample(inputs, noise)
     segment.actions[decided], segment.log_probs[decided] = made.actions.numpy(), made.log_probs.numpy()
     return segment
 

@@ -91,11 +91,11 @@ def test_the_learner_judges_what_was_decided(critic: list[str]):
     expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(sample.log_probs, expected, atol=1e-4)
     inputs = policy.inputs(observation.streams, 20)
-    judged = policy.network.evaluate_actions(inputs, torch.from_numpy(sample.actions), {})
-    np.testing.assert_allclose(judged.log_probs.detach(), sample.log_probs, atol=1e-4)
-    np.testing.assert_allclose(judged.entropy.detach(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
+    evaluated = policy.network.evaluate_actions(inputs, torch.from_numpy(sample.actions), {})
+    np.testing.assert_allclose(evaluated.log_probs.detach(), sample.log_probs, atol=1e-4)
+    np.testing.assert_allclose(evaluated.entropy.detach(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
     values = policy.network.value(inputs).detach()
-    np.testing.assert_allclose(judged.values.detach(), values, atol=1e-5)
+    np.testing.assert_allclose(evaluated.values.detach(), values, atol=1e-5)
     if critic:
         assert np.isnan(sample.values).all() and torch.isfinite(values).all()
     else:

@@ -93,7 +93,7 @@ def test_the_path_leads_from_the_drawn_noise_to_the_action():
     path = chunk.stored["path"]
     assert [stream.name for stream in policy.spec.stored] == ["path"]
     assert path.shape == (6, *policy.spec.stored[0].shape) == (6, 6, 3, 3)
-    np.testing.assert_array_equal(path[:, 0], policy.network.draw(keys)[:, 0])
+    np.testing.assert_array_equal(path[:, 0], policy.network.sample_noise(keys)[:, 0])
     np.testing.assert_allclose(path[:, -1] * [0.04, 0.04, 1.0], chunk.actions, rtol=1e-6)
 
 
@@ -102,13 +102,13 @@ def test_the_learner_finds_the_log_probabilities_of_the_rollout():
     chunk = policy.act(observation, observation.rows.noise_keys(0), "sample")
     inputs = policy.inputs(observation.streams, 37)
     stored = {"path": torch.from_numpy(chunk.stored["path"])}
-    judged = policy.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), stored)
-    np.testing.assert_allclose(judged.log_probs.detach(), chunk.log_probs, atol=1e-5)
-    np.testing.assert_allclose(judged.values.detach(), chunk.values, atol=1e-5)
+    evaluated = policy.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), stored)
+    np.testing.assert_allclose(evaluated.log_probs.detach(), chunk.log_probs, atol=1e-5)
+    np.testing.assert_allclose(evaluated.values.detach(), chunk.values, atol=1e-5)
     np.testing.assert_allclose(policy.network.value(inputs).detach(), chunk.values, atol=1e-5)
-    assert judged.entropy.shape == (37, 3, 3)
-    assert not judged.entropy.requires_grad
-    judged.log_probs.sum().backward()
+    assert evaluated.entropy.shape == (37, 3, 3)
+    assert not evaluated.entropy.requires_grad
+    evaluated.log_probs.sum().backward()
     assert all(p.grad is not None for name, p in policy.network.named_parameters() if not name.startswith("critic"))
 
 

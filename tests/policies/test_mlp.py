@@ -79,12 +79,12 @@ def test_log_probs_are_of_the_raw_action():
     z = (sample.actions.astype(float) - mean.actions) / scale / 0.5
     expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(sample.log_probs, expected, atol=1e-4)
-    judged = policy.network.evaluate_actions(
+    evaluated = policy.network.evaluate_actions(
         policy.inputs(observation.streams, 50), torch.from_numpy(sample.actions), {}
     )
-    np.testing.assert_allclose(judged.log_probs.detach().numpy(), sample.log_probs, atol=1e-5)
-    np.testing.assert_allclose(judged.values.detach().numpy(), sample.values, atol=1e-5)
-    np.testing.assert_allclose(judged.entropy.detach().numpy(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
+    np.testing.assert_allclose(evaluated.log_probs.detach().numpy(), sample.log_probs, atol=1e-5)
+    np.testing.assert_allclose(evaluated.values.detach().numpy(), sample.values, atol=1e-5)
+    np.testing.assert_allclose(evaluated.entropy.detach().numpy(), 0.5 * np.log(2 * np.pi * np.e * 0.25), atol=1e-5)
 
 
 def test_a_version_round_trips_exactly():

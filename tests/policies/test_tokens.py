@@ -103,17 +103,17 @@ def test_a_learner_finds_the_probabilities_that_the_actor_had():
     assert np.isnan(made.values).all()
     inputs = policy.inputs(observation.streams, ROWS)
     actions = torch.from_numpy(made.actions)
-    judged = policy.network.evaluate_actions(inputs, actions, {})
-    np.testing.assert_allclose(judged.log_probs.detach().numpy(), made.log_probs, atol=1e-5)
-    assert torch.isfinite(judged.values).all()
-    torch.testing.assert_close(judged.values, policy.network.value(inputs))
+    evaluated = policy.network.evaluate_actions(inputs, actions, {})
+    np.testing.assert_allclose(evaluated.log_probs.detach().numpy(), made.log_probs, atol=1e-5)
+    assert torch.isfinite(evaluated.values).all()
+    torch.testing.assert_close(evaluated.values, policy.network.value(inputs))
     loss = policy.network.clone_loss(inputs, actions, torch.Generator())
     np.testing.assert_allclose(loss.detach().numpy(), -made.log_probs.mean(-1), atol=1e-5)
     logits = policy.network.logits(policy.network.prompt(inputs), policy.network.tokens_of(actions))
     p = np.exp(logits.detach().double().numpy())
     p /= p.sum(-1, keepdims=True)
     expected = -(p * np.log(p)).sum(-1).reshape(ROWS, 2, 3)
-    np.testing.assert_allclose(judged.entropy.detach().numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(evaluated.entropy.detach().numpy(), expected, atol=1e-5)
 
 
 def test_cloning_replaces_some_of_what_was_said_before():

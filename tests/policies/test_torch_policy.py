@@ -11,7 +11,7 @@ from embodied.errors import SpecMismatch, WeightsRefused
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import Stream
 from policies.base import Checking
-from policies.network import INPUT_LIMIT, Decided, Inputs, PolicyNetwork
+from policies.network import INPUT_LIMIT, Inputs, PolicyNetwork, Sampled
 from policies.senses import Senses
 from policies.torch_policy import TorchPolicy
 from tests.policies.pictured import AGENT, observe
@@ -28,16 +28,16 @@ class Noted(PolicyNetwork):
         self.asked: list[int] = []
         self.given: list[set[str]] = []
 
-    def draw(self, noise_keys: NDArray[np.int64]) -> Tensor:
+    def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(noise_keys[:, 1].astype(np.float32))
 
-    def decide(self, inputs: Inputs, draws: Tensor | None) -> Decided:
+    def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
         self.asked.append(len(inputs["state"]))
         self.given.append(set(inputs))
-        rows = inputs["state"][:, 0] if draws is None else draws
+        rows = inputs["state"][:, 0] if noise is None else noise
         actions = rows[:, None, None] + self.bias.expand(len(rows), 2, 3)
-        stored = {} if draws is None else {"path": rows[:, None].expand(-1, 3)}
-        return Decided(actions, torch.zeros_like(actions), rows, stored)
+        stored = {} if noise is None else {"path": rows[:, None].expand(-1, 3)}
+        return Sampled(actions, torch.zeros_like(actions), rows, stored)
 
 
 def make_policy(block: int = 4) -> TorchPolicy:
@@ -117,3 +117,21 @@ def test_scales_that_are_not_its_own_or_no_scales_are_refused(name: str, value: 
         policy.load(tensors)
     assert "\n" not in error.value.line() and error.value.fix
     assert policy.tensors()[name][1] == 1.0
+
+
+def test_a_version_keeps_the_bits_of_bfloat16_and_uint64_tensors() -> None:
+    ours, theirs = make_policy(), make_policy()
+    for policy, value in ((ours, 1.5), (theirs, 0.0)):
+        policy.network.register_buffer("counts", torch.tensor([2**63 + 1 if value else 0], dtype=torch.uint64))
+        policy.network.bias.data = torch.full_like(policy.network.bias, value, dtype=torch.bfloat16)
+    tensors = ours.tensors()
+    assert tensors["bias"].dtype == np.uint16 and tensors["counts"].dtype == np.uint64
+    theirs.load(tensors)
+    assert theirs.network.bias.dtype == torch.bfloat16 and (theirs.network.bias == 1.5).all()
+    assert theirs.tensors()["counts"][0] == 2**63 + 1
+    wide = tensors | {"bias": np.full(tensors["bias"].shape, 1.5, np.float32)}
+    with pytest.raises(WeightsRefused, match=r"bias is float32.*not bfloat16.*convert it to bfloat16"):
+        theirs.load(wide)
+    infinite = tensors | {"bias": np.full_like(tensors["bias"], 0x7F80)}
+    with pytest.raises(WeightsRefused, match="bias holds numbers that are not finite"):
+        theirs.load(infinite)

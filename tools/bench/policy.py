@@ -91,7 +91,7 @@ def bare_act(
         inputs |= {s.name: torch.from_numpy(streams[s.name]) for s in senses.pictures}
         if tokens is not None:
             inputs["words"] = torch.from_numpy(tokens)
-        decided = net.decide(inputs, noise())
+        decided = net.sample(inputs, noise())
         return decided.actions.numpy(), decided.log_probs.numpy()
 
 
@@ -116,7 +116,7 @@ def infer(policy: TorchPolicy, agent: AgentSpec, rows: int, rounds: int, seconds
     streams, host = streams_of(agent, rows, 0), VersionedPolicy(policy)
     seen = Observation(Rows.of_envs(rows), streams, np.zeros(rows))
     keys = seen.rows.noise_keys(0)
-    drawn = policy.network.draw(keys)
+    drawn = policy.network.sample_noise(keys)
     within = bool(((drawn >= 0) & (drawn <= 1)).all())  # a policy that draws uniform numbers, as for tokens
     draw = torch.rand if within else torch.randn
     noise = partial(draw, drawn.shape, generator=torch.Generator().manual_seed(0))

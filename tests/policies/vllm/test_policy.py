@@ -61,9 +61,9 @@ def assert_agrees(policy: VLLMPolicy, twin: TokenPolicy) -> None:
     np.testing.assert_array_equal(greedy.actions, twin.act(observation, keys, "mean").actions)
     for chunk in (policy.act(observation, keys, "sample"), greedy):
         with torch.inference_mode():
-            judged = twin.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), {})
-        np.testing.assert_allclose(chunk.log_probs, judged.log_probs.numpy(), rtol=0, atol=1e-4)
-        np.testing.assert_allclose(chunk.values, judged.values.numpy(), rtol=0, atol=1e-5)
+            evaluated = twin.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), {})
+        np.testing.assert_allclose(chunk.log_probs, evaluated.log_probs.numpy(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(chunk.values, evaluated.values.numpy(), rtol=0, atol=1e-5)
 
 
 def test_it_is_the_torch_policy_in_all_but_where_it_decodes(policy: VLLMPolicy) -> None:

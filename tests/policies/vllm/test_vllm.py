@@ -81,9 +81,9 @@ def assert_agrees(engine: Any, twin: TokenPolicy, observation: Observation, seed
     np.testing.assert_array_equal(greedy.actions, twin.act(observation, keys, "mean").actions)
     for chunk in (engine.act(observation, keys, "sample"), greedy):
         with torch.inference_mode():
-            judged = twin.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), {})
-        np.testing.assert_allclose(chunk.log_probs, judged.log_probs.numpy(), rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(chunk.values, judged.values.numpy(), rtol=0, atol=TOLERANCE)
+            evaluated = twin.network.evaluate_actions(inputs, torch.from_numpy(chunk.actions), {})
+        np.testing.assert_allclose(chunk.log_probs, evaluated.log_probs.numpy(), rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(chunk.values, evaluated.values.numpy(), rtol=0, atol=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
