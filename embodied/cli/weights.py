@@ -42,7 +42,7 @@ ONLY = {"note": "rollback", "restore": "resume"}
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user wrote."""
+    """Words of a command line."""
 
     action: str
     version: int | str | None
@@ -225,7 +225,7 @@ def _older(state: State) -> str:
 
 
 def _upstream(told: dict[str, Any]) -> str:
-    """What an edge's status says of its link."""
+    """Words about an edge's link, from its status."""
     words = [f"{told.get('address', '?')} {told.get('state', '?')}"]
     if told.get("state") == "cut" or not told.get("active"):
         words.append(f"silent for {told.get('silent_s', '?')} s")
@@ -241,7 +241,7 @@ def _upstream(told: dict[str, Any]) -> str:
 
 
 def _followers(found: Any) -> list[str]:
-    """Who follows a server, and what each serves, as its status says it."""
+    """Edges of a server and their versions, from its status."""
     if isinstance(found, dict):
         found = [
             {"name": name, **(value if isinstance(value, dict) else {"serving": value})}

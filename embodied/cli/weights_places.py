@@ -1,4 +1,4 @@
-"""Where `embodied weights` moves pointers: a registry on this disk, or the one behind a policy server."""
+"""Places where `embodied weights` moves pointers: a registry on this disk, or the one behind a policy server."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ class Place(Protocol):
 
     @property
     def words(self) -> str:
-        """What names the place in a command."""
+        """Words that name the place in a command."""
         ...
 
     def entries(self) -> list[Entry]: ...
@@ -143,7 +143,7 @@ class OnDisk:
             finally:
                 server.close()
         except EmbodiedError as error:
-            fix = f"`embodied weights resume address={serve.address}` as somebody who may"
+            fix = f"`embodied weights resume address={serve.address}` with credentials that may"
             print(f"the server at {serve.address} holds on: {error.line()}; {fix}", file=sys.stderr)
 
 

@@ -13,7 +13,7 @@ class Pending:
         self._chunk: ActionChunk | None = None
 
     def done(self) -> bool:
-        """Whether `result` would return, or raise, at once. Never waits."""
+        """Tell whether `result` would return, or raise, at once. Never waits."""
         return self._chunk is not None or self._requester.answered(self._id)
 
     def result(self, timeout_s: float | None = None) -> ActionChunk:

@@ -139,11 +139,11 @@ class RemoteClient:
         )
 
     def set_active(self, pointer: str, version: str | int | None = None, note: str = "") -> dict[str, Any]:
-        """Move a pointer of the registry behind the server: roll back, pin, unpin, go on.
+        """Move a pointer of the registry behind the server: roll back, pin, unpin, lift a hold.
 
         Args:
             pointer: `serving` (roll back to `version`, None for the last good one), `pinned` (None unpins) or `held`
-                (None goes on).
+                (None lifts the hold).
             version: Label or number.
             note: Why, for the record.
 
@@ -169,7 +169,7 @@ class RemoteClient:
         return probed_from_message(answer.body, answer.arrays)
 
     def status(self, follow: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the server says of itself: version, sessions, queue, counts, outcomes per version.
+        """Status of the server: version, sessions, queue, counts, outcomes per version.
 
         Args:
             follow: What a follower tells of itself, `name` and the label it is `serving`.

@@ -1,4 +1,4 @@
-"""Where weights are read, verified and loaded while the policy goes on answering: one thread, one job at a time."""
+"""Reads, verifies and loads weights while the policy answers requests: one thread, one job at a time."""
 
 import logging
 import threading
@@ -57,7 +57,7 @@ class Loader:
 
     @property
     def busy(self) -> bool:
-        """Whether a version is being prepared, or waits for `tick`."""
+        """Tell whether a version is being prepared, or waits for `tick`."""
         return self._pending > 0
 
     def submit(self, load: Load, why: str, done: Done = lambda _: None, back: bool = False) -> None:
@@ -104,7 +104,7 @@ class Loader:
                 if isinstance(result, Version) and result != before:
                     self._after.append((before, result, job.why))
                 self._work.notify()
-            _tell_asker(job, result)
+            _answer(job, result)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Finish the job at hand, switch to it, and end the thread; who waits in line is refused. In the serving
@@ -118,18 +118,18 @@ class Loader:
             self._pending -= len(dropped)
             self._work.notify()
         for job in dropped:
-            _tell_asker(job, _stopping())
+            _answer(job, _stopping())
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 log.error("a version is still being loaded after %g s; the server ends without it", timeout_s)
                 self.tick()
                 if self._at is not None:
-                    _tell_asker(self._at, _stopping())
+                    _answer(self._at, _stopping())
                 return
         self.tick()
         while self._after:
-            self._tell(self._after.popleft())
+            self._record(self._after.popleft())
 
     def _run(self) -> None:
         while True:
@@ -141,7 +141,7 @@ class Loader:
                 if after is None and job is None and self._closed:
                     return
             if after is not None:
-                self._tell(after)
+                self._record(after)
             elif job is not None:
                 self._at = job
                 self._prepare(job)
@@ -155,7 +155,7 @@ class Loader:
         except Exception as error:
             job.error = _refusal(error)
 
-    def _tell(self, after: tuple[Version, Version, str]) -> None:
+    def _record(self, after: tuple[Version, Version, str]) -> None:
         if self._switched is None:
             return
         try:
@@ -166,7 +166,7 @@ class Loader:
             faults.say("a switch could not be written down", error)
 
 
-def _tell_asker(job: _Job, result: Version | EmbodiedError) -> None:
+def _answer(job: _Job, result: Version | EmbodiedError) -> None:
     try:
         job.done(result)
     except Exception as error:

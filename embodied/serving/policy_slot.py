@@ -13,7 +13,7 @@ from embodied.wire.message import Message
 
 
 class Part(Protocol):
-    """What answers one kind of message about weights.
+    """Answers one kind of message about weights.
 
     `handle` answers through `answer`, now or at a later `tick`, or raises the `EmbodiedError` that refuses.
     """

@@ -1,1 +1,1 @@
-"""How weight versions travel between learners, servers and edges."""
+"""Transport of weight versions between learners, servers and edges."""

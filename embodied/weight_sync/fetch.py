@@ -24,7 +24,7 @@ def check_spec(manifest: Manifest, spec: PolicySpec, fix: str) -> None:
     """Raise `WeightsRefused` unless a version is for this policy and its spec; names the first difference."""
     where = f"version {manifest.label}"
     if manifest.policy != spec.name:
-        raise WeightsRefused(f"it is of policy {manifest.policy}, not {spec.name}", where, fix)
+        raise WeightsRefused(f"it belongs to policy {manifest.policy}, not {spec.name}", where, fix)
     found = difference(manifest.spec, spec.to_dict())
     if found:
         field, theirs, ours = found
@@ -89,7 +89,7 @@ class Fetch:
 
     @property
     def todo(self) -> bool:
-        """Whether a range is missing that has not been asked for."""
+        """Tell whether a range is missing that has not been asked for."""
         return bool(self._todo)
 
     def rate(self, now: float) -> float:

@@ -30,7 +30,7 @@ _FIX = "publish weights of a policy with the same configuration"
 
 
 class Store(Protocol):
-    """What is needed of `embodied.weights.registry.Registry`."""
+    """Versions on disk; the part of `embodied.weights.registry.Registry` that is needed here."""
 
     def versions(self, policy: str) -> list[Version]: ...
 
@@ -185,7 +185,7 @@ class PushReceiver:
             raise WeightsHeld(
                 f"a rollback holds publication, {held}",
                 f"policy {policy}, push of version {manifest.label}",
-                "restore the paired checkpoint, or say that it goes on: embodied weights resume",
+                "restore the paired checkpoint, or lift the hold: embodied weights resume",
             )
         return False
 

@@ -1,4 +1,4 @@
-"""How fast to ask: a cap on bytes per second, sizes that fit the link, pauses after failures."""
+"""Rate of requests: a cap on bytes per second, range sizes that fit the link, pauses after failures."""
 
 import time
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class RateLimiter:
 
 
 class RangeSize:
-    """How many bytes to ask for at once: more while answers come fast, fewer when they take long.
+    """Size of the ranges to ask for: larger while answers come fast, smaller when they take long.
 
     Args:
         rate: Cap in bytes per second; 0 for none.

@@ -1,4 +1,4 @@
-"""A server follows its registry's pointers: whatever moves them, on disk or through a message, it switches."""
+"""Switches a server to its registry's active version, whether the pointers move on disk or through a message."""
 
 import logging
 import time
@@ -66,11 +66,11 @@ class RegistryWatcher:
         self._newest: Version | None = None
         self._seen: Revision = ()
         self._changed = False
-        self._asked = self._blind = False
+        self._loading = self._unreadable = False
         self._due = -float("inf")
         self._refused: tuple[Version, Stamp, State] | None = None
         self._rest_until = self._write_at = -float("inf")
-        self._trouble = ""
+        self._error = ""
 
     def tick(self) -> None:
         """Look at the registry if it is time to, and have another version loaded if it wants one."""
@@ -142,7 +142,7 @@ class RegistryWatcher:
             "pinned": self._pointers.pinned.label if self._pointers.pinned else "",
             "held": {"time": held.time, "by": held.by, "note": held.note, "restore": held.restore} if held else None,
             "kept": self._kept,
-            "trouble": self._trouble,
+            "trouble": self._error,
         }
 
     def _look(self) -> None:
@@ -151,17 +151,17 @@ class RegistryWatcher:
             self._pointers = self._registry.pointers(self._policy)
             self._active = self._registry.active(self._policy)
             self._newest = max(versions, default=None)
-            self._kept, self._blind = len(versions), False
+            self._kept, self._unreadable = len(versions), False
         except EmbodiedError as error:
-            self._blind = True
-            self._say(error)
+            self._unreadable = True
+            self._note_error(error)
 
     def _follow(self, now: float) -> None:
         active, pointers = self._active, self._pointers
-        if active is None or self._blind or self._asked or self._loader.busy:
+        if active is None or self._unreadable or self._loading or self._loader.busy:
             return
         if active == self._host.version:
-            self._trouble = ""
+            self._error = ""
             return
         if now < self._rest_until:
             return
@@ -172,10 +172,10 @@ class RegistryWatcher:
         why = "pin" if pointers.pinned == active else "rollback" if pointers.serving == active else "follow"
 
         def done(result: Version | EmbodiedError) -> None:
-            self._asked = False
+            self._loading = False
             self._changed = True  # what is active may have moved meanwhile
             if isinstance(result, Version):
-                self._trouble = ""
+                self._error = ""
                 if why != "follow" and before.hash:
                     log.warning(
                         "policy %s: version %s instead of %s (%s)", self._policy, result.label, before.label, why
@@ -185,13 +185,13 @@ class RegistryWatcher:
                 self._refused = seen
             else:
                 self._rest_until = self._clock() + _REST_S
-            self._say(result)
+            self._note_error(result)
 
-        self._asked = True
+        self._loading = True
         try:
             self._loader.submit(lambda: self._registry.read(self._policy, active.label), why, done, back=True)
         except EmbodiedError:  # others were quicker; at the next look again
-            self._asked = False
+            self._loading = False
 
     def _write_audit(self, now: float) -> None:
         """Have the loader's thread write down what a full or read-only disk did not take."""
@@ -203,8 +203,8 @@ class RegistryWatcher:
         except EmbodiedError:  # others were quicker
             return
 
-    def _say(self, error: EmbodiedError) -> None:
+    def _note_error(self, error: EmbodiedError) -> None:
         line = error.line()
-        if line != self._trouble:
-            log.error("policy %s: version %s goes on being served: %s", self._policy, self._host.version.label, line)
-        self._trouble = line
+        if line != self._error:
+            log.error("policy %s: version %s stays served: %s", self._policy, self._host.version.label, line)
+        self._error = line

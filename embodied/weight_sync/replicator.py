@@ -40,7 +40,7 @@ _FIX = "restart this edge to take over upstream's policy"
 
 
 class Link(Protocol):
-    """What is needed of `embodied.wire.endpoint.Requester`."""
+    """Requests to upstream; the part of `embodied.wire.endpoint.Requester` that is needed here."""
 
     def submit(
         self, kind: str, *, policy: str = "", body: Mapping[str, Any] | None = None, timeout_s: float | None = None
@@ -101,10 +101,10 @@ class Replicator:
         self._limiter, self._poll_s, self._clock = limiter or RateLimiter(0.0, clock), poll_s, clock
         self._asked: dict[int, _Ask] = {}
         self._poll_at, self._heard, self._started = clock(), -float("inf"), clock()
-        self._said: Version | None = None
+        self._reported: Version | None = None
         self._active: Version | None = None
         self._fetch: DiskFetch | None = None
-        self._jumped = False
+        self._preempted = False
         self._attempts = 0
         self._link_rest, self._version_rest = Backoff(), Backoff()
         self._range_size = RangeSize(self._limiter.rate)
@@ -139,7 +139,7 @@ class Replicator:
         try:
             self._take(ask, answer)
         except EmbodiedError as error:
-            self._blame(error, self._link_rest if ask.what == "range" else self._version_rest)
+            self._back_off(error, self._link_rest if ask.what == "range" else self._version_rest)
         return 0.0
 
     def status(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Replicator:
         self._cut, policy = cut, self._spec.name
         if cut:
             label = self._serving().label
-            log.warning("policy %s: the link to upstream is cut; version %s goes on being served", policy, label)
+            log.warning("policy %s: the link to upstream is cut; version %s stays served", policy, label)
         else:
             log.warning("policy %s: the link to upstream is back", policy)
 
@@ -197,9 +197,9 @@ class Replicator:
 
     def _ask_status(self, now: float) -> None:
         serving = self._serving()
-        if self._in_flight("status") or (now < self._poll_at and serving == self._said):
+        if self._in_flight("status") or (now < self._poll_at and serving == self._reported):
             return
-        self._said, self._poll_at = serving, now + self._poll_s
+        self._reported, self._poll_at = serving, now + self._poll_s
         label = serving.label if serving.hash else ""
         self._ask(_Ask("status"), "status", {"follow": {"name": self._name, "serving": label}})
 
@@ -219,25 +219,25 @@ class Replicator:
 
     def _take(self, ask: _Ask, answer: Message) -> None:
         if ask.what == "status":
-            self._hear(answer)
+            self._take_status(answer)
         elif ask.what == "manifest":
             if ask.version is not None and ask.version == self._active and self._fetch is None:
                 self._begin(ask.version, answer)
         elif self._fetch is not None and ask.version == self._fetch.manifest.version:
             self._receive(self._fetch, ask, answer)
 
-    def _hear(self, answer: Message) -> None:
+    def _take_status(self, answer: Message) -> None:
         label = answer.body.get("active")
         if not isinstance(label, str):
-            raise MessageError("it says of no version that it wants it", "upstream", "run the same version on both")
+            raise MessageError("its status has no `active` version", "upstream", "run the same version on both")
         active = Version.parse(label) if label else None
         if active != self._active:
             self._active, self._attempts = active, 0
             self._version_rest.clear()
-        self._aim()
+        self._follow()
 
-    def _aim(self) -> None:
-        """Serve what upstream wants if it is here, else see that it is fetched."""
+    def _follow(self) -> None:
+        """Serve upstream's active version if it is kept here, else begin to fetch it."""
         active, fetch, now = self._active, self._fetch, self._clock()
         if active is None or self._version_rest.wait(now) > 0:
             return
@@ -248,14 +248,14 @@ class Replicator:
                 self._drop(fetch)
             self._serve(active)
             self._error = ""
-        elif self._overtakes(active, fetch) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
+        elif self._may_preempt(active, fetch) and self._attempts < _ATTEMPTS and not self._in_flight("manifest"):
             if fetch is not None:
-                self._jumped = self._jumped or active.number > fetch.manifest.number
+                self._preempted = self._preempted or active.number > fetch.manifest.number
                 self._drop(fetch)
             self._ask(_Ask("manifest", active), "fetch", {"version": active.label})
 
     def _is_here(self, version: Version) -> bool:
-        """Whether the registry has the version, whole: it is read once, and again only after its files changed."""
+        """Tell whether the registry has the version, whole; it is read again only after its files changed."""
         if version not in self._registry.versions(self._spec.name):
             return False
         try:
@@ -268,11 +268,11 @@ class Replicator:
         self._damaged = None
         return True
 
-    def _overtakes(self, active: Version, fetch: DiskFetch | None) -> bool:
-        """Whether fetching `active` may begin now."""
+    def _may_preempt(self, active: Version, fetch: DiskFetch | None) -> bool:
+        """Tell whether fetching `active` may begin now."""
         if fetch is None or active.number < fetch.manifest.number:
             return True
-        return active != fetch.manifest.version and not self._jumped and 2 * fetch.received < fetch.manifest.nbytes
+        return active != fetch.manifest.version and not self._preempted and 2 * fetch.received < fetch.manifest.nbytes
 
     def _begin(self, version: Version, answer: Message) -> None:
         try:
@@ -299,7 +299,7 @@ class Replicator:
             fetch.take(ask.offset, answer)
         except InfrastructureError as error:
             self._drop(fetch)
-            self._blame(error, self._version_rest)
+            self._back_off(error, self._version_rest)
             return
         self._link_rest.clear()
         self._range_size.took(ask.size, now - ask.sent)
@@ -311,14 +311,14 @@ class Replicator:
         try:
             self._registry.adopt(manifest, manifest.verify(fetch.tensors()), fetch.signature)
             log.info("fetched version %s of policy %s from upstream", manifest.label, manifest.policy)
-            self._jumped, self._error = False, ""
+            self._preempted, self._error = False, ""
             self._serve(manifest.version)
         except EmbodiedError as error:
             self._attempts += isinstance(error, WeightsRefused)
-            self._blame(error, self._version_rest)
+            self._back_off(error, self._version_rest)
         finally:
             self._drop(fetch)
-        self._aim()
+        self._follow()
 
     def _serve(self, version: Version) -> None:
         """Let the registry say so; what is pinned on the edge itself goes before."""
@@ -332,7 +332,7 @@ class Replicator:
         now = self._clock()
         if error.request is None:
             if not isinstance(error, DeadlineExceeded):
-                self._blame(error, self._link_rest)
+                self._back_off(error, self._link_rest)
             return
         ask, fetch = self._asked.pop(error.request), self._fetch
         if not isinstance(error, DeadlineExceeded):
@@ -345,17 +345,17 @@ class Replicator:
                 fetch.retry(ask.offset)
         if isinstance(error, DeadlineExceeded):
             self._range_size.least()
-            self._say(error)
+            self._note_error(error)
         elif isinstance(error, Busy):
             self._link_rest.fail(now)
         else:
-            self._blame(error, self._version_rest if isinstance(error, WeightsRefused) else self._link_rest)
+            self._back_off(error, self._version_rest if isinstance(error, WeightsRefused) else self._link_rest)
 
-    def _blame(self, error: EmbodiedError, rest: Backoff) -> None:
-        self._say(error)
+    def _back_off(self, error: EmbodiedError, rest: Backoff) -> None:
+        self._note_error(error)
         rest.fail(self._clock())
 
-    def _say(self, error: EmbodiedError) -> None:
+    def _note_error(self, error: EmbodiedError) -> None:
         if error.line() != self._error:
             log.warning("following upstream: %s", error.line())
         self._error = error.line()

@@ -89,7 +89,7 @@ class FileSource:
 
 
 class CopySource:
-    """A flat copy of a policy's tensors, made and checked in a thread of its own while the policy goes on answering.
+    """A flat copy of a policy's tensors, made and checked in a thread of its own while the policy answers requests.
 
     Args:
         manifest: Of the version that the tensors should be.

@@ -42,7 +42,7 @@ _SAME = "run the same version on both sides"
 
 @dataclass(frozen=True)
 class UpstreamInfo:
-    """What an edge knows of its upstream.
+    """Policy of an upstream server, and the settings to make it from.
 
     Attributes:
         policy: The name it is served under.
@@ -136,7 +136,7 @@ class UpstreamClient:
         self._link()
 
     def connect(self, timeout_s: float = 10.0) -> UpstreamInfo:
-        """What policy upstream serves; without a link, what it served when last heard.
+        """Ask which policy upstream serves; without a link, return its last answer.
 
         Args:
             timeout_s: How long to wait for upstream; at most 3 s where something is kept.
@@ -239,7 +239,7 @@ class UpstreamClient:
         """Nothing to do: the thread fetches, and a `RegistryWatcher` switches."""
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread; what has partly arrived is gone on with at the next start."""
+        """End the thread; partial downloads are resumed at the next start."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -283,10 +283,10 @@ class UpstreamClient:
 
 
 def _is_ours(target: str) -> bool:
-    """Whether what a path within `policies` names was also written there, not only imported there."""
+    """Tell whether the object that a path within `policies` names is also defined there, not only imported."""
     module, _, name = target.rpartition(".")
     try:
         made = getattr(importlib.import_module(module), name, None)
     except ImportError:
-        return True  # whoever makes the policy says what is missing
+        return True  # making the policy names the missing module
     return made is None or str(getattr(made, "__module__", "")).startswith("policies.")

@@ -1,4 +1,4 @@
-"""The upstream's side of an edge: hands out versions in ranges, and hears what its followers serve. No sockets."""
+"""The upstream's side of an edge: hands out versions in ranges, and records what edges serve. No sockets."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ class VersionServer:
             del self._edges[next(iter(self._edges))]  # the one that was silent longest
 
     def tick(self) -> None:
-        """Forget followers that are gone, and let go of versions that nobody fetches."""
+        """Forget edges that are gone, and close versions that no edge fetches."""
         now = self._clock()
         for version, opened in list(self._open.items()):
             if now - opened.used >= _IDLE_S:
@@ -125,7 +125,7 @@ class VersionServer:
         return {"active": active.label if active else "", "followers": followers, "handed_out": self._handed_out}
 
     def active(self) -> Version | None:
-        """What followers should serve: what the registry says, else what the host serves; None for initial weights."""
+        """Version that edges should serve: the registry's active one, else the host's; None for initial weights."""
         looked, active = self._active
         if self._clock() - looked >= _LOOK_S:
             active = None

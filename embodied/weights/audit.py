@@ -1,4 +1,4 @@
-"""What happened to a registry's versions: `audit.jsonl`, one JSON object a line, only ever appended to."""
+"""Events of a registry's versions: `audit.jsonl`, one JSON object a line, only ever appended to."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TAIL = 16 * 2**20
 
 
 def write_audit(folder: Path, event: str, policy: str, version: Version | None, sync: bool = True, **more: Any) -> None:
-    """Append what happened; the caller holds the registry's lock.
+    """Append an event; the caller holds the registry's lock.
 
     Args:
         sync: Whether it survives a power cut once this returns; it survives `kill -9` in any case.
@@ -40,7 +40,7 @@ def write_audit(folder: Path, event: str, policy: str, version: Version | None, 
 
 
 def read_audit(folder: Path) -> list[dict[str, Any]]:
-    """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+    """Events, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
     path = folder / NAME
     if not path.exists():
         return []

@@ -40,7 +40,7 @@ class Control(Versions):
         self._pending: deque[tuple[str, str, Version | None, dict[str, Any]]] = deque(maxlen=_MOST_PENDING)
 
     def pointers(self, policy: str) -> Pointers:
-        """Where a policy's pointers are; `active.json` is read only if it has changed.
+        """Pointers of a policy; `active.json` is read only if it has changed.
 
         Raises:
             CorruptFile: `active.json` is damaged.
@@ -75,7 +75,7 @@ class Control(Versions):
         return version
 
     def unpin(self, policy: str, by: str = "") -> Version | None:
-        """Let go of the pinned version; returns the one to be served then. Raises as `pin`."""
+        """Remove the pin; returns the version to be served then. Raises as `pin`."""
         with self._locked(f"unpin {policy}"):
             self._set_pointers("unpin", policy, self.pointers(policy).pinned, by, pinned=None)
         return self.active(policy)
@@ -83,7 +83,7 @@ class Control(Versions):
     def rollback(
         self, policy: str, number: int | str | None = None, by: str = "", note: str = "", request: str = ""
     ) -> Version:
-        """Serve an older version, and let nobody publish until `resume`. Returns it.
+        """Serve an older version, and hold publication until `resume`. Returns it.
 
         Args:
             number: None takes the newest one below that served now which is paired with a checkpoint, else the one
@@ -124,7 +124,7 @@ class Control(Versions):
                 raise WeightsHeld(
                     f"version {version.label} of {policy} is not served: a rollback holds publication, {pointers.held}",
                     str(self.folder),
-                    f"`embodied weights resume weights={self.folder}` goes on",
+                    f"`embodied weights resume weights={self.folder}` lifts the hold",
                 )
             self._set_pointers("serve", policy, version, by, serving=version)
 
@@ -199,7 +199,7 @@ class Control(Versions):
 
     @property
     def has_pending(self) -> bool:
-        """Whether lines of `record` are still to be written."""
+        """Tell whether lines of `record` are still to be written."""
         return bool(self._pending)
 
     def write_pending(self) -> None:
@@ -209,7 +209,7 @@ class Control(Versions):
                 self._write_pending()
 
     def audit(self) -> list[dict[str, Any]]:
-        """What happened, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+        """Events, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
         return read_audit(self.folder)
 
     def _locked(self, doing: str) -> Lock:

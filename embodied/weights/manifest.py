@@ -1,4 +1,4 @@
-"""What a version of a policy's weights is: its number, its tensors and the hash of their content.
+"""Manifest of a version of a policy's weights: its number, its tensors and the hash of their content.
 
 The sender makes a `Manifest` of the arrays it publishes; the receiver verifies what arrived against it before anything
 is switched. Hashes are xxh3-128 of each tensor's C-order little-endian bytes (fast enough to check every push), and
@@ -38,7 +38,7 @@ _RESEND = "send the dictionary that Manifest.to_dict makes"
 
 
 class Version(NamedTuple):
-    """Which weights: a number that only grows, and the first twelve hex digits of their content's hash."""
+    """Identity of weights: a number that only grows, and the first twelve hex digits of their content's hash."""
 
     number: int
     hash: str
@@ -77,7 +77,7 @@ class Tensor(NamedTuple):
 
 
 class Verified(dict[str, NDArray[Any]]):
-    """Arrays that `Manifest.verify` has checked and that nobody has changed since.
+    """Arrays that `Manifest.verify` has checked and that have not been changed since.
 
     Attributes:
         hash: Content hash of the manifest they were checked against.
@@ -231,7 +231,7 @@ class Manifest:
         Args:
             tensors: What arrived.
             into: Contiguous arrays like those of the manifest. Then every block is first copied there and the copy is
-                checked and returned: for tensors that somebody else could change meanwhile.
+                checked and returned: for tensors that another process could change meanwhile.
 
         Raises:
             WeightsRefused: Names the version, the first tensor that differs, and what differs: missing, extra, shape,

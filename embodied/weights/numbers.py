@@ -1,4 +1,4 @@
-"""Which version numbers are in use: `numbers.json`, the last one given out per policy."""
+"""Version numbers in use: `numbers.json`, the last one reserved per policy."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ class Numbers:
         Raises:
             CorruptFile: The file is damaged.
         """
-        fix = "delete it; numbers then go on after the last version stored"
+        fix = "delete it; numbers then continue after the last version stored"
         numbers = read_sealed(self._path, fix).get("numbers") if self._path.exists() else {}
         if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
             raise CorruptFile("not a table of numbers", str(self._path), fix)
@@ -48,7 +48,7 @@ class Numbers:
         return range(last + 1, last + 1 + count)
 
     def is_unused(self, version: Version, policy: str) -> bool:
-        """Whether the file says that nobody ever had the number. Raises as `read`."""
+        """Tell whether the file says that the number was never reserved. Raises as `read`."""
         numbers = self.read()
         return policy in numbers and version.number > numbers[policy]
 

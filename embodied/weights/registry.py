@@ -124,7 +124,7 @@ class Registry(Control):
             restored: A hold that asked for a restore; these are the weights of that checkpoint, and end it.
 
         Raises:
-            WeightsHeld: A rollback stopped publication; says who, when, and what goes on.
+            WeightsHeld: A rollback stopped publication; says who, when, and how to lift the hold.
             WeightsRefused: The number was never reserved, is older than one published, or names another content; or a
                 tensor is not finite or has an unknown dtype.
             DeadlineExceeded, InfrastructureError: As `reserve`; nothing half-written is left.
@@ -137,7 +137,9 @@ class Registry(Control):
             if manifest.version in versions:
                 self._mend(manifest, tensors, signature)
                 return self.manifest(policy, number)
-            if number not in self._reserved.get(policy, ()):  # else nobody had it, and no file need be read
+            if number not in self._reserved.get(
+                policy, ()
+            ):  # a number of this registry object is unused: no file need be read
                 self._check_content(manifest)
             self._check_not_held(manifest, restored)
             self._write("publish", manifest, tensors, signature)
@@ -226,7 +228,7 @@ class Registry(Control):
             self._write("mend", manifest, tensors, signature)
 
     def _advance(self, policy: str, before: list[Version], version: Version) -> None:
-        """A version has come to those before: if it is the newest, what was rolled back to is let go. Delete the
+        """Take a new version into account: the newest one ends a rollback. Delete the
         oldest."""
         versions = sorted([*before, version])
         try:
@@ -267,7 +269,7 @@ class Registry(Control):
         raise WeightsHeld(
             f"version {manifest.number} of {manifest.policy} is not taken: a rollback holds publication, {said}",
             str(self.folder),
-            f"`embodied weights resume weights={self.folder}` goes on, with restore=true from the paired checkpoint",
+            f"`embodied weights resume weights={self.folder}` lifts the hold; restore=true: from the paired checkpoint",
         )
 
     def _check_number(self, manifest: Manifest, versions: list[Version]) -> None:

@@ -1,7 +1,7 @@
-"""What another process of the same user on this machine can read: a version's content, or pictures.
+"""Memory shared with other processes of the same user on this machine: a version's content, or pictures.
 
 The sender owns an anonymous file in memory, whose name is its process, its descriptor and a random token. The kernel
-frees it when the last of both processes has let go of it, however they end. It can neither shrink nor grow, so that
+frees it when both processes have closed it, however they end. It can neither shrink nor grow, so that
 reading it never fails; it can be written, so that what was read must be verified after it has been copied.
 """
 
@@ -61,7 +61,7 @@ class SharedBlock:
         return self._bytes
 
     def close(self) -> None:
-        """Let go of the block; whoever reads it still may go on."""
+        """Close the block; a process that still reads it keeps it."""
         self._bytes, self._name = np.zeros(0, np.uint8), ""
         if self._fd >= 0:
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""Whose weights a file holds, where a checkpoint or a version tells of it beside the file."""
+"""Spec of the policy that a file of weights belongs to, from a checkpoint's or a version's sidecar file."""
 
 from collections.abc import Mapping
 from pathlib import Path

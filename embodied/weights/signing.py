@@ -79,7 +79,7 @@ class Trusted:
 
     @classmethod
     def from_keys(cls, folder: Path | str | None) -> Self | None:
-        """What a folder of keys trusts, every `signing*.key` in it; None without a folder or without one of them."""
+        """Trust every `signing*.key` in a folder of keys; None without a folder or without one of them."""
         paths = sorted(Path(folder).glob("signing*.key")) if folder else []
         return cls(paths) if paths else None
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Trusted(Protocol):
-    """Whose versions are taken."""
+    """Signers whose versions are taken."""
 
     def check(self, manifest: Manifest, signature: str) -> None:
         """Raise `WeightsRefused` unless `signature` is a trusted signer's for this manifest."""
@@ -64,7 +64,7 @@ class Versions:
         return sorted(found)
 
     def has(self, policy: str, version: Version) -> bool:
-        """Whether a version is on disk, and was not found damaged as it is now; nothing is read."""
+        """Tell whether a version is on disk and not known to be damaged; nothing is read."""
         path = self.path(policy, version)
         state, damage = self._found.get(path, ((), None))
         return path.is_dir() and (damage is None or state != self.state(policy, version))
@@ -140,7 +140,7 @@ class Versions:
         return self._lineage.find(policy, number)
 
     def path(self, policy: str, version: Version) -> Path:
-        """Where a version is or would be."""
+        """Folder of a version, whether it exists or not."""
         return self.folder / policy / version.label
 
     def size(self, policy: str, version: Version) -> int:

@@ -1,4 +1,4 @@
-"""Where `embodied weights` moves pointers: what a registry or a server says of itself, and of what is wrong."""
+"""Places where `embodied weights` moves pointers: states of a registry or a server, and their errors."""
 
 from pathlib import Path
 

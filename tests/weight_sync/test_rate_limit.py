@@ -1,4 +1,4 @@
-"""How fast is asked: a cap, sizes that fit the link, pauses after failures; with a clock of their own."""
+"""Rate of requests: a cap, sizes that fit the link, pauses after failures; with a clock of their own."""
 
 from hypothesis import given
 from hypothesis import strategies as st

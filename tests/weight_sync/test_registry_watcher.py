@@ -149,7 +149,7 @@ def test_a_damaged_version_is_said_once_and_left_alone(
         server.tick()
     assert "model.safetensors" in server.watcher.status()["trouble"]
     assert server.host.version.number == 2 and tag(server) == 2
-    assert len(reads) == 1 and len([r for r in caplog.records if "goes on being served" in r.message]) == 1
+    assert len(reads) == 1 and len([r for r in caplog.records if "stays served" in r.message]) == 1
     assert publish(server.registry) == 3
     server.settle(lambda: server.watcher.status()["kept"] == 3)
     assert len(reads) == 1, "a publication moves no pointer"

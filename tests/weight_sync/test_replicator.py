@@ -140,7 +140,7 @@ def test_a_cut_link_is_said_once_and_so_is_its_return(tmp_path: Path, caplog: py
         this.run(20)
         said = [line for line in caplog.messages if "the link to upstream" in line]
         assert said == [
-            f"policy tiny: the link to upstream is cut; version {version.label} goes on being served",
+            f"policy tiny: the link to upstream is cut; version {version.label} stays served",
             "policy tiny: the link to upstream is back",
         ]
 

@@ -34,7 +34,7 @@ from tests.weight_sync.edges import (
 
 
 class World:
-    """What a test starts, ended with it."""
+    """Processes of a test, ended with it."""
 
     def __init__(self, folder: Path) -> None:
         self.above, self.stack = folder / "above", ExitStack()

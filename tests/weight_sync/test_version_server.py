@@ -1,4 +1,4 @@
-"""What an upstream server hands out: any range of any version it has, and what it hears of its followers."""
+"""Any range of any version that an upstream server has, and its record of edges."""
 
 import time
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 `full_live_over_memcpy`: from the learner holding tensors, the hashing of its manifest included, to the answer of a
 server in another process that it serves them, every byte hashed there after it was out of the learner's reach; over
-one warm memcpy of the same bytes. `signed_tcp_over_memcpy` is the same through chunks over tcp, with a signature that
+one warm memcpy of the same bytes. `signed_tcp_over_memcpy` is the same in ranges over tcp, with a signature that
 the server checks.
 
 `switch_pause_batches`: a client asks without a pause; the time from its last answer under the old version to its first
@@ -97,7 +97,7 @@ def serve(address: str, key: Path | None, pipe: Connection) -> None:
 
 
 class Stop:
-    """As a `threading.Event` that somebody else sets."""
+    """A `threading.Event` that the parent process sets through a pipe."""
 
     def __init__(self, is_set: Callable[[], bool]) -> None:
         self.is_set = is_set
@@ -173,7 +173,7 @@ def copy_s(source: NDArray[Any], target: NDArray[Any]) -> float:
 
 
 def ratios(rounds: int, folder: Path) -> dict[str, float]:
-    """Medians over rounds of a push's time over a memcpy's, shared memory and signed chunks in turn."""
+    """Medians over rounds of a push's time over a memcpy's, shared memory and signed ranges in turn."""
     create_signing_keys(folder)
     draw = np.random.default_rng(0)
     tensors = {f"layer{i:03d}": draw.normal(size=FLOATS).astype(np.float32) for i in range(TENSORS)}
@@ -204,7 +204,7 @@ def ratios(rounds: int, folder: Path) -> dict[str, float]:
 
 
 def pauses(rounds: int, folder: Path) -> dict[str, float]:
-    """What a client that asks without a pause notices of a switch, medians over rounds."""
+    """Pause of a switch, seen by a client that asks without a pause; medians over rounds."""
     draw = np.random.default_rng(0)
     tensors = {f"layer{i:03d}": draw.normal(size=FLOATS).astype(np.float32) for i in range(TENSORS)}
     windows = []
