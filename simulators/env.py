@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -52,7 +53,7 @@ class _Decided:
     Attributes:
         live: [B] environments that are stepped.
         ids: Their indices, or None for all.
-        faulty: [B] environments with a fault so far.
+        faulty: [B] environments whose actions are a fault.
         executed, rules: Agent name to what `AgentStep` says of its action.
         applied: [B, U].
     """
@@ -133,6 +134,8 @@ class BatchEnv:
                 agent.rows.step = self._step
         self._seeds = np.zeros(num_envs, np.int64)
         self._begun = False
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending: tuple[_Decided, Future[NDArray[np.bool_]]] | None = None
         # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for an environment that
         # diverges is reset by MuJoCo, its counts with it, and would show the same again.
         self._warning = self.batch.warning[:, :, 1]
@@ -198,8 +201,36 @@ class BatchEnv:
             ConfigError: No episode was ever started.
         """
         decided = self._decide(actions)
-        decided.faulty |= self._advance(decided.ids)
-        return self._conclude(decided)
+        return self._conclude(decided, self._advance(decided.ids))
+
+    def begin(self, actions: Mapping[str, NDArray[np.float32]]) -> None:
+        """Begin a step: its physics runs on a thread of its own until `finish`, which alone may be called next.
+
+        A caller that drives several `BatchEnv` of one range, such as two halves with `first`, decides for one while
+        the physics of the others runs. Their rows are those of `step`, bit for bit.
+
+        Raises:
+            SpecMismatch, ConfigError: As `step`, or a step has begun.
+        """
+        if self._pending is not None:
+            raise ConfigError(
+                "begin before the last step was finished", f"task {self.spec.task}", "call finish() first"
+            )
+        decided = self._decide(actions)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "physics")
+        self._pending = decided, self._thread.submit(self._advance, decided.ids)
+
+    def finish(self) -> EnvStep:
+        """Wait for the physics of the step that has begun, and end it.
+
+        Raises:
+            ConfigError: No step has begun.
+        """
+        if self._pending is None:
+            raise ConfigError("finish without begin", f"task {self.spec.task}", "call begin(actions) first")
+        (decided, advanced), self._pending = self._pending, None
+        return self._conclude(decided, advanced.result())
 
     def _decide(self, actions: Mapping[str, NDArray[np.float32]]) -> _Decided:
         """Begin a step: clip and delay the actions, and set the controls."""
@@ -242,9 +273,9 @@ class BatchEnv:
             told[agent.name] = None if as_asked else done
         return _Decided(live, ids, faulty, told, rules, self._ctrl.copy())
 
-    def _conclude(self, decided: _Decided) -> EnvStep:
+    def _conclude(self, decided: _Decided, diverged: NDArray[np.bool_]) -> EnvStep:
         """End a step whose physics is done: score it, sense it, and start the next episodes."""
-        live, ids, faulty = decided.live, decided.ids, decided.faulty & decided.live
+        live, ids, faulty = decided.live, decided.ids, (decided.faulty | diverged) & decided.live
         if faulty.any():
             self._blank_out(np.flatnonzero(faulty))
         hashes = state_hash(self.batch.state)
@@ -347,7 +378,9 @@ class BatchEnv:
         self.observe()
 
     def close(self) -> None:
-        """Release the cameras; the batch ends with the object."""
+        """Wait for a step that has begun, and release the cameras; the batch ends with the object."""
+        if self._thread is not None:
+            self._thread.shutdown()
         if self._cameras is not None:
             self._cameras.close()
 
