@@ -1,21 +1,18 @@
 """Environments of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
 
-import hashlib
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import mujoco
 import numpy as np
-from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows, Rule
-from embodied.errors import ConfigError, InfrastructureError, SpecMismatch
-from embodied.spec import AgentSpec, EnvSpec
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus
+from embodied.errors import ConfigError, SpecMismatch
+from simulators.agents import Actions, AgentRows, Executed, Rules, clip, executed, hold
+from simulators.physics import Physics
 from simulators.randomise import draw
 from simulators.randomise.envs import RandomisedEnvs
 from simulators.randomise.ranges import Ranges
@@ -23,27 +20,10 @@ from simulators.render.cameras import Cameras
 from simulators.replay import state_hash
 from simulators.resets_ahead import ResetsAhead
 from simulators.senses import Senses, Streams, named, observation, with_cameras
+from simulators.snapshots import check_snapshot, index_of, kind_of
 from simulators.task import Array, Fields, InitialStates, MultiAgentTask, Task, agent_actions, by_agent
 
 MAX_ENVS = 65536
-# Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
-STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
-
-# MuJoCo's warnings are counted here; by default it also prints them, and leaves a MUJOCO_LOG.TXT in the folder.
-_log = mujoco.MjLogConfig.get()
-_log.logto_file = _log.logto_console = False
-_log.set()
-
-
-class _Agent:
-    """One agent's rows in B environments, and which of them act."""
-
-    def __init__(
-        self, name: str, index: int, spec: AgentSpec, actuators: NDArray[np.intp], count: int, first: int
-    ) -> None:
-        self.name, self.limit, self.actuators = name, spec.action_limits, actuators
-        self.rows = Rows.of_envs(count, first, index)
-        self.active = np.zeros(count, bool)
 
 
 @dataclass
@@ -61,8 +41,8 @@ class _Decided:
     live: NDArray[np.bool_]
     ids: NDArray[np.int32] | None
     faulty: NDArray[np.bool_]
-    executed: dict[str, NDArray[np.float32] | None]
-    rules: dict[str, NDArray[np.uint8] | None]
+    executed: Executed
+    rules: Rules
     applied: NDArray[np.float64]
 
 
@@ -115,15 +95,15 @@ class BatchEnv:
         self.spec, self.num_envs, self.first = with_cameras(task.spec, cameras), num_envs, int(first)
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
-        self.physics_s, self.faults = 0.0, 0
-        self.batch = Batch(task.model, num_envs, num_threads, persistent=True)
+        self.faults = 0
+        self._physics = Physics(task.model, num_envs, num_threads, task.substeps, task.spec.task)
+        self.batch = self._physics.batch
         self._fields: Fields = {name: self.batch.bind(name) for name in task.fields}
         self._cameras = cameras
         self._ctrl, self._time = self.batch.bind("ctrl"), self.batch.bind("time")
-        self._blank = self.batch.state[0].copy()
         self._memory = np.zeros((num_envs, task.memory_size))
         self._agents = [
-            _Agent(name, index, spec, np.asarray(self._task.actuators[name]), num_envs, first)
+            AgentRows(name, index, spec, np.asarray(self._task.actuators[name]), num_envs, first)
             for index, (name, spec) in enumerate(task.spec.agents.items())
         ]
         self._episode = np.full(num_envs, -1, np.int64)
@@ -136,10 +116,7 @@ class BatchEnv:
         self._begun = False
         self._thread: ThreadPoolExecutor | None = None
         self._pending: tuple[_Decided, Future[NDArray[np.bool_]]] | None = None
-        # MuJoCo's warnings (bad state, full buffers) as counts, [B, kinds]; zeroed once seen, for an environment that
-        # diverges is reset by MuJoCo, its counts with it, and would show the same again.
-        self._warning = self.batch.warning[:, :, 1]
-        self._kind = np.full(num_envs, _kind(task.spec), np.int64)
+        self._kind = np.full(num_envs, kind_of(task.spec), np.int64)
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
             self._randomised = RandomisedEnvs(randomise, self.batch, self.spec, cameras is not None)
@@ -147,6 +124,11 @@ class BatchEnv:
             raise SpecMismatch(f"initial_states() draws {taken[0]}", f"task {self.spec.task}", "give it another name")
         self._ahead = ResetsAhead(self._draw, num_envs, self.first)
         self._senses = Senses(self._task, self.spec, self.batch, cameras, self._randomised)
+
+    @property
+    def physics_s(self) -> float:
+        """Seconds spent in the physics engine since construction."""
+        return self._physics.seconds
 
     @property
     def action_limit(self) -> NDArray[np.float32]:
@@ -193,7 +175,7 @@ class BatchEnv:
         self._begun = True
         return {agent.name: observation(agent.rows, seen[agent.name]) for agent in self._agents}
 
-    def step(self, actions: Mapping[str, NDArray[np.float32]]) -> EnvStep:
+    def step(self, actions: Actions) -> EnvStep:
         """As `Env.step`.
 
         Raises:
@@ -201,9 +183,9 @@ class BatchEnv:
             ConfigError: No episode was ever started.
         """
         decided = self._decide(actions)
-        return self._conclude(decided, self._advance(decided.ids))
+        return self._conclude(decided, self._physics.step(decided.ids))
 
-    def begin(self, actions: Mapping[str, NDArray[np.float32]]) -> None:
+    def begin(self, actions: Actions) -> None:
         """Begin a step: its physics runs on a thread of its own until `finish`, which alone may be called next.
 
         A caller that drives several `BatchEnv` of one range, such as two halves with `first`, decides for one while
@@ -219,7 +201,7 @@ class BatchEnv:
         decided = self._decide(actions)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "physics")
-        self._pending = decided, self._thread.submit(self._advance, decided.ids)
+        self._pending = decided, self._thread.submit(self._physics.step, decided.ids)
 
     def finish(self) -> EnvStep:
         """Wait for the physics of the step that has begun, and end it.
@@ -232,52 +214,33 @@ class BatchEnv:
         (decided, advanced), self._pending = self._pending, None
         return self._conclude(decided, advanced.result())
 
-    def _decide(self, actions: Mapping[str, NDArray[np.float32]]) -> _Decided:
+    def _decide(self, actions: Actions) -> _Decided:
         """Begin a step: clip and delay the actions, and set the controls."""
         requested = agent_actions(actions, self.spec, self.num_envs)
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
         live = self._live()
         ids = None if live.all() else np.flatnonzero(live).astype(np.int32)
-        faulty = np.zeros(self.num_envs, bool)
-        clipped: dict[str, NDArray[np.float32]] = {}
-        rules: dict[str, NDArray[np.uint8] | None] = {}
-        for agent in self._agents:
-            own = requested[agent.name]
-            if (missing := np.isnan(own)).any():
-                faulty |= missing.any(axis=1) & agent.active
-                own = np.where(missing, np.float32(0), own)
-            within = clipped[agent.name] = np.clip(own, -agent.limit, agent.limit)
-            limited = (within != own).any(axis=1) & agent.active
-            rules[agent.name] = np.where(limited, np.uint8(Rule.ACTION_LIMIT), np.uint8(0)) if limited.any() else None
-        executed: Mapping[str, NDArray[np.float32]] = clipped
+        clipped, rules, faulty = clip(self._agents, requested)
+        done: Actions = clipped
         arrived = ids
         if self._randomised is not None:
-            executed, arrived = self._randomised.delay(clipped, self._step, ids)
-        self._control(executed, arrived, live)
-        told: dict[str, NDArray[np.float32] | None] = {}
-        for agent in self._agents:
-            done = executed[agent.name]
-            if executed is not clipped:
-                waiting = agent.active.copy()
-                if arrived is not None:
-                    waiting[arrived] = False
-                    done[waiting] = 0.0
-                    if waiting.any():
-                        rule = rules[agent.name]
-                        other = np.uint8(0) if rule is None else rule
-                        rules[agent.name] = np.where(waiting, np.uint8(Rule.HOLD), other)
-            as_asked = rules[agent.name] is None and (
-                executed is clipped or np.array_equal(done[agent.active], requested[agent.name][agent.active])
-            )
-            told[agent.name] = None if as_asked else done
+            done, arrived = self._randomised.delay(clipped, self._step, ids)
+        late = done is not clipped
+        if late:
+            rules = hold(self._agents, done, rules, arrived)
+        self._control(done, arrived, live)
+        told = executed(self._agents, requested, done, rules, late)
         return _Decided(live, ids, faulty, told, rules, self._ctrl.copy())
 
     def _conclude(self, decided: _Decided, diverged: NDArray[np.bool_]) -> EnvStep:
         """End a step whose physics is done: score it, sense it, and start the next episodes."""
         live, ids, faulty = decided.live, decided.ids, (decided.faulty | diverged) & decided.live
         if faulty.any():
-            self._blank_out(np.flatnonzero(faulty))
+            broken = np.flatnonzero(faulty).astype(np.int32)
+            self._physics.blank(broken)  # so that nothing that is not finite lives on
+            self._physics.forward(broken)
+            self._memory[broken] = 0.0
         hashes = state_hash(self.batch.state)
         fields, memory = self._take(ids)
         self._task.update(fields, memory)
@@ -343,7 +306,7 @@ class BatchEnv:
         return self._task.expert(self._fields, self._memory)
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
-        index = self._index(ids)
+        index = index_of(ids, self.num_envs)
         return {name: values[index] for name, values in self._parts().items()}
 
     def restore(self, snapshot: dict[str, NDArray[Any]], ids: ArrayLike | None = None) -> None:
@@ -352,29 +315,13 @@ class BatchEnv:
         Raises:
             SpecMismatch: The snapshot has other sizes than `ids` and this task, or other randomisation.
         """
-        index, parts = self._index(ids), self._parts()
-        for name in sorted(parts.keys() | snapshot.keys()):
-            wanted = (len(index), *parts[name].shape[1:]) if name in parts else None
-            if name not in snapshot or np.shape(snapshot[name]) != wanted:
-                fix = f"its shape must be {wanted}" if wanted else "use environments with the same randomisation"
-                raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
-            if not np.can_cast(np.asarray(snapshot[name]).dtype, parts[name].dtype, "same_kind"):
-                raise SpecMismatch(
-                    f"{name} is not {parts[name].dtype}", f"snapshot {name}", "restore what snapshot() gave"
-                )
-        if (np.asarray(snapshot["kind"]) != self._kind[index]).any():
-            raise SpecMismatch(
-                "a snapshot of an environment with other streams",
-                f"task {self.spec.task}",
-                "use the same task, robot and control",
-            )
-        if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["step"], initial=0) < 0:
-            raise SpecMismatch("a snapshot that no environment was ever in", "snapshot", "restore what snapshot() gave")
+        index, parts = index_of(ids, self.num_envs), self._parts()
+        check_snapshot(snapshot, parts, index, self.spec)
         for name, values in parts.items():
             values[index] = snapshot[name]
         if self._randomised is not None:
             self._randomised.renew(index)
-        self._forward(index)
+        self._physics.forward(index)
         self.observe()
 
     def close(self) -> None:
@@ -416,26 +363,13 @@ class BatchEnv:
         time, step = self._time[rows].copy(), self._step[rows]
         return self._senses.sense(*self._take(ids), ids, fresh, time, step, self._seeds[rows])
 
-    def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
-        """`ids` ascending and checked, or all."""
-        index = np.arange(self.num_envs) if ids is None else np.atleast_1d(np.asarray(ids))
-        valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
-        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_envs):
-            raise ConfigError(f"environments {index}", "ids", f"give ascending integers below {self.num_envs}")
-        return index.astype(np.int32)
-
     def _take(self, ids: NDArray[np.int32] | None) -> tuple[Fields, Array]:
         """Live arrays of all environments, or copies of some."""
         if ids is None:
             return self._fields, self._memory
         return {name: values[ids] for name, values in self._fields.items()}, self._memory[ids]
 
-    def _control(
-        self,
-        actions: Mapping[str, NDArray[np.float32]],
-        ids: NDArray[np.int32] | None,
-        live: NDArray[np.bool_],
-    ) -> None:
+    def _control(self, actions: Actions, ids: NDArray[np.int32] | None, live: NDArray[np.bool_]) -> None:
         """Set the controls of environments `ids`; those of parked agents stay."""
         held = []
         for agent in self._agents if len(self._agents) > 1 else ():
@@ -453,36 +387,6 @@ class BatchEnv:
             self._memory[ids] = memory
         for at, values in held:
             self._ctrl[at] = values
-
-    def _advance(self, ids: NDArray[np.int32] | None) -> NDArray[np.bool_]:
-        """Step the physics; [B] whether it diverged."""
-        diverged = np.zeros(self.num_envs, bool)
-        begin = time.perf_counter()
-        try:
-            self.batch.step(ids, self._task.substeps, STAGE)
-        except SimulationError as error:
-            diverged[error.ids] = True
-        self.physics_s += time.perf_counter() - begin
-        if self._warning.any():
-            diverged |= self._warning.any(axis=1)
-            self._warning[:] = 0
-        if not np.isfinite(self.batch.state.sum()):
-            diverged |= ~np.isfinite(self.batch.state).all(axis=1)
-        return diverged
-
-    def _blank_out(self, ids: NDArray[Any]) -> None:
-        """Put diverged environments into the model's default state, so that nothing that is not finite lives on."""
-        self.batch.state[ids] = self._blank
-        self._forward(ids.astype(np.int32))
-        self._memory[ids] = 0.0
-
-    def _forward(self, ids: NDArray[np.int32]) -> None:
-        try:
-            self.batch.forward(ids, STAGE)
-        except SimulationError as error:
-            raise InfrastructureError(
-                f"MuJoCo cannot start: {error}", f"task {self.spec.task}", "check its start"
-            ) from None
 
     def _restart(self, over: NDArray[np.int32], seen: dict[str, Streams]) -> Resets | None:
         """Start the next episodes of environments `over`, and write their first observations into `seen`."""
@@ -511,14 +415,14 @@ class BatchEnv:
             seeds = seeds.astype(np.int64)
             start = self._draw(seeds)
         self._seeds[ids] = seeds
-        self.batch.state[ids] = self._blank
+        self._physics.blank(ids)
         for name, values in start.state.items():
             self.batch.bind(name)[ids] = values
         if states is not None:
             self.batch.state[ids] = states
         if self._randomised is not None:
             self._randomised.put(ids, start.drawn)
-        self._forward(ids)
+        self._physics.forward(ids)
         for agent in self._agents:
             agent.active[ids] = True
             agent.rows.step[ids] = 0
@@ -526,10 +430,3 @@ class BatchEnv:
         self._task.begin(fields, memory)
         self._memory[ids] = memory
         return Resets(ids + np.int32(self.first), seeds, self.batch.state[ids].copy(), start.drawn)
-
-
-def _kind(spec: EnvSpec) -> int:
-    """Number that differs between specs whose snapshots do not fit each other."""
-    hashes = [agent.hash for agent in spec.agents.values()]
-    joined = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]
-    return int(joined, 16)

@@ -28,8 +28,10 @@ class Env(Protocol):
     num_envs: int
     autoreset: bool
     seed: int
-    physics_s: float
     faults: int
+
+    @property
+    def physics_s(self) -> float: ...
 
     def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
         """Start an episode in every environment.

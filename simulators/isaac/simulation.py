@@ -12,9 +12,9 @@ from mujoco.batch import DATA_FIELDS, Batch, SimulationError
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, InfrastructureError, SpecMismatch, nearest
-from simulators.env import STAGE
 from simulators.isaac.cfg import SimulationCfg
 from simulators.isaac.kernels import outside, total
+from simulators.physics import STAGE
 
 EnvIds = torch.Tensor | Sequence[int] | slice | None
 

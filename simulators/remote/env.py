@@ -18,6 +18,7 @@ from embodied.spec import EnvSpec
 from embodied.wire.message import Message
 from simulators.remote.answers import Streams, agent_streams, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
+from simulators.snapshots import index_of
 from simulators.task import agent_actions
 
 log = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ class RemoteEnv:
 
     def snapshot(self, ids: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
         """As `Env.snapshot`: seeds, actions since, counters, and what was last observed."""
-        index = self._index(ids)
+        index = index_of(ids, self.num_envs)
         longest = int(self._step[index].max(initial=0))
         return {
             "seed": self._seeds[index].copy(),
@@ -225,7 +226,7 @@ class RemoteEnv:
             SpecMismatch: The snapshot has other sizes than `ids` and this task.
             InfrastructureError: No worker can start the episodes.
         """
-        index = self._index(ids)
+        index = index_of(ids, self.num_envs)
         self._check(snapshot, len(index))
         step, active = snapshot["step"].astype(np.int32), snapshot["active"].astype(bool)
         self._seeds[index], self._step[index] = snapshot["seed"], step
@@ -395,14 +396,6 @@ class RemoteEnv:
 
     def _starts(self, ids: NDArray[np.int32]) -> Resets:
         return Resets(ids + np.int32(self.first), self._seeds[ids].copy(), np.zeros((len(ids), 0)))
-
-    def _index(self, ids: ArrayLike | None) -> NDArray[np.int32]:
-        """`ids` ascending and checked, or all."""
-        index = np.arange(self.num_envs) if ids is None else np.atleast_1d(np.asarray(ids))
-        valid = index.ndim == 1 and np.issubdtype(index.dtype, np.integer) and (np.diff(index) > 0).all()
-        if not valid or (len(index) and not 0 <= index[0] <= index[-1] < self.num_envs):
-            raise ConfigError(f"env ids {index}", "ids", f"give ascending integers below {self.num_envs}")
-        return index.astype(np.int32)
 
     def _check(self, snapshot: dict[str, NDArray[Any]], count: int) -> None:
         """Raise `SpecMismatch` unless a snapshot is one of `count` rows of this task."""

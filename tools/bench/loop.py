@@ -25,7 +25,8 @@ from embodied.runs.settings import Settings, typed
 from embodied.train.loop import Loop
 from embodied.train.parts import make_parts
 from embodied.train.warm_start import warm_start
-from simulators.env import STAGE, BatchEnv
+from simulators.env import BatchEnv
+from simulators.physics import STAGE
 
 ENVS = 64
 PARTS = ("physics", "envs", "inference", "learning", "storage", "weights", "reward")

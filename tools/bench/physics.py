@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from results import emit
 
 import simulators.isaac.tasks  # noqa: F401 -- registers the façade's tasks
-from simulators.env import STAGE
 from simulators.isaac.env import ManagerBasedRLEnv
 from simulators.isaac.registry import parse_env_cfg
 from simulators.make import make_env, make_task
 from simulators.one_agent import OneAgentEnv
+from simulators.physics import STAGE
 
 TASK, FACADE = "lift_cube", "Embodied-Lift-Cube-Franka-v0"
 TARGETS = {

@@ -1,0 +1,90 @@
+"""Rows of agents in a batch of environments: which of them act, and the limits and rules of their actions."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied.data import Rows, Rule
+from embodied.spec import AgentSpec
+
+Actions = Mapping[str, NDArray[np.float32]]
+Executed = dict[str, NDArray[np.float32] | None]
+Rules = dict[str, NDArray[np.uint8] | None]
+
+
+class AgentRows:
+    """One agent's rows in B environments.
+
+    Args:
+        name, index: Name of the agent, and its index in `EnvSpec.agents`.
+        spec: Its streams.
+        actuators: Indices of its controls.
+        count: B.
+        first: Global index of the first environment.
+
+    Attributes:
+        limit: [D] largest magnitudes of its actions.
+        rows: Identity of the rows.
+        active: [B] whether it acts: its episode goes on.
+        Others as given.
+    """
+
+    def __init__(
+        self, name: str, index: int, spec: AgentSpec, actuators: NDArray[np.intp], count: int, first: int
+    ) -> None:
+        self.name, self.limit, self.actuators = name, spec.action_limits, actuators
+        self.rows = Rows.of_envs(count, first, index)
+        self.active = np.zeros(count, bool)
+
+
+def clip(agents: Sequence[AgentRows], requested: Actions) -> tuple[dict[str, NDArray[np.float32]], Rules, NDArray]:
+    """Clip actions to the limits of their agents.
+
+    Returns:
+        Agent name to finite clipped actions [B, D], the rules as in `AgentStep`, and [B] whether an acting agent's
+        action holds NaN.
+    """
+    faulty = np.zeros(len(agents[0].active), bool)
+    clipped: dict[str, NDArray[np.float32]] = {}
+    rules: Rules = {}
+    for agent in agents:
+        own = requested[agent.name]
+        if (missing := np.isnan(own)).any():
+            faulty |= missing.any(axis=1) & agent.active
+            own = np.where(missing, np.float32(0), own)
+        within = clipped[agent.name] = np.clip(own, -agent.limit, agent.limit)
+        limited = (within != own).any(axis=1) & agent.active
+        rules[agent.name] = np.where(limited, np.uint8(Rule.ACTION_LIMIT), np.uint8(0)) if limited.any() else None
+    return clipped, rules, faulty
+
+
+def hold(agents: Sequence[AgentRows], late: Actions, rules: Rules, arrived: NDArray[np.int32] | None) -> Rules:
+    """Mark the rows whose first action is still on the way: their late actions are zeros, their rule `HOLD`.
+
+    Args:
+        agents: The agents.
+        late: Actions [B, D] that arrive now; written in place.
+        rules: Rules so far.
+        arrived: Environments in which an action arrived; None for all.
+    """
+    marked = dict(rules)
+    for agent in agents if arrived is not None else ():
+        waiting = agent.active.copy()
+        waiting[arrived] = False
+        if waiting.any():
+            late[agent.name][waiting] = 0.0
+            rule = rules[agent.name]
+            marked[agent.name] = np.where(waiting, np.uint8(Rule.HOLD), np.uint8(0) if rule is None else rule)
+    return marked
+
+
+def executed(agents: Sequence[AgentRows], requested: Actions, done: Actions, rules: Rules, late: bool) -> Executed:
+    """Agent name to its executed actions as in `AgentStep`: None where all are as requested; `late` if delayed."""
+    told: Executed = {}
+    for agent in agents:
+        same = rules[agent.name] is None
+        if same and late:
+            same = np.array_equal(done[agent.name][agent.active], requested[agent.name][agent.active])
+        told[agent.name] = None if same else done[agent.name]
+    return told
