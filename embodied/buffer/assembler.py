@@ -280,8 +280,6 @@ def _extend(track: OpenTrack, segment: Segment, rows: SegmentRows, since: int, u
         track.segments.append(segment.id)
     if segment.reward_version not in track.reward_versions:
         track.reward_versions.append(segment.reward_version)
-    part = rows.part(since, until, b, track.steps, len(track.segments) - 1)
-    if since == 0 and track.steps:
-        rows.add_carried(part, b, track.steps, track.parts)
+    part = rows.part(since, until, b, track.parts, len(track.segments) - 1)
     track.parts.append(part)
     track.steps += part.steps

@@ -127,6 +127,8 @@ def changed_steps(track: Track) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 def pack_changes(track: Track) -> NDArray[Any] | None:
     """Rows of the steps whose action was not the decision's, or was changed by a rule; None where there are none."""
+    if track.action_requested is None and track.action_executed is None and track.action_rule is None:
+        return None
     rule = np.zeros(len(track), np.uint8) if track.action_rule is None else track.action_rule
     changed = np.logical_or(*changed_steps(track)) | (rule != Rule.NONE)
     if not changed.any() or not track.actions.shape[2]:

@@ -14,7 +14,7 @@ Arrays = dict[str, NDArray[Any]]
 STEPS = ("k", "rewards", "reward_status", "terminated", "truncated", "source", "trainable", "applied", "state_hash")
 SOMETIMES = ("time", "action_requested", "action_executed", "action_rule")
 """Columns that one segment of an episode may have and another lack."""
-DECISIONS = ("actions", "log_probs", "values", "versions")
+DECISIONS = ("actions", "log_probs", "values", "versions", "executed")
 SMALL = 4096
 
 
@@ -35,6 +35,10 @@ class TrackPart:
     @property
     def steps(self) -> int:
         return len(self.columns["k"])
+
+    @property
+    def decisions(self) -> int:
+        return len(self.columns["step"])
 
     def fits(self, segment: Segment) -> bool:
         """Whether parts of `segment` can follow this one."""
@@ -60,17 +64,26 @@ class SegmentRows:
         begins[asked[own]] = True
         self._before = np.concatenate([np.zeros(1, np.int32), np.cumsum(begins, dtype=np.int32)])
         decided = np.flatnonzero(begins)
+        # Of each step, the row of its decision among those of the segment; -1 where there is none or it is carried.
+        self._index = np.full(len(k), -1, np.int32)
+        self._index[own] = self._before[asked[own]]
+        self._whole = bool(own.all())
+        executed = np.zeros((len(decided), segment.actions.shape[2]), bool)
+        executed[self._index[own], k[own]] = True
         self._asked = (decided % self._length).astype(np.int32)
         given = {name: getattr(segment, name) for name in (*STEPS, *SOMETIMES, "versions")}
         self._columns = {name: _rows_first(value) for name, value in given.items() if value is not None}
         self._columns["k"] = k
-        self._decided = {name: _rows_first(getattr(segment, name))[decided] for name in DECISIONS if name != "versions"}
+        self._decided = {
+            name: _rows_first(getattr(segment, name))[decided] for name in ("actions", "log_probs", "values")
+        }
         versions = self._columns.pop("versions")
         if k[decided].any():  # late answers: a step executes its own version, not that of the decision taken there
             of_decision = versions.copy()
             of_decision[asked[own]] = versions[own]
             versions = of_decision
         self._decided["versions"] = versions[decided]
+        self._decided["executed"] = executed
         self._times = {name: _rows_first(value) for name, value in segment.times.items()}
         self._streams, self._large = {}, {}
         for name, value in segment.observations.items():
@@ -80,14 +93,20 @@ class SegmentRows:
                 self._streams[name] = _rows_first(value)
         self._carried = segment.carried
 
-    def part(self, since: int, until: int, b: int, steps: int, segment: int) -> TrackPart:
-        """Steps [since, until) of row b, of a track that has `steps` so far; `segment` is its index in the track."""
+    def part(self, since: int, until: int, b: int, known: list[TrackPart], segment: int) -> TrackPart:
+        """Steps [since, until) of row b, after the `known` parts of the track; `segment` is its index in the track."""
+        steps, decisions = sum(part.steps for part in known), sum(part.decisions for part in known)
         first, last = b * self._length + since, b * self._length + until
         begin, end = int(self._before[first]), int(self._before[last])
         columns = {name: value[first:last] for name, value in self._columns.items()}
         for name, value in self._decided.items():
             columns[name] = value[begin:end]
         columns["step"] = self._asked[begin:end] + np.int32(steps - since)
+        if since == 0 and known and self._carried is not None:
+            decisions += self._add_carried(columns, b, steps, known)
+        index = self._index[first:last]
+        own = index + np.int32(decisions - begin)
+        columns["decision"] = own if self._whole else np.where(index < 0, np.int32(-1), own)
         columns["segment"] = np.full(until - since, segment, np.int32)
         streams = {name: value[first:last] for name, value in self._streams.items()}
         for name, value in self._large.items():
@@ -95,22 +114,25 @@ class SegmentRows:
             streams[name] = part.copy() if until == self._length else part
         return TrackPart(columns, streams, {name: value[first:last] for name, value in self._times.items()})
 
-    def add_carried(self, part: TrackPart, b: int, steps: int, known: list[TrackPart]) -> None:
+    def _add_carried(self, columns: Arrays, b: int, steps: int, known: list[TrackPart]) -> int:
         """Put before a part's decisions those that row b carried into the segment and that `known` parts lack.
 
         Args:
+            columns: Of the part.
             steps: Steps of the track before the segment.
+
+        Returns:
+            The number of them.
         """
-        if self._carried is None:
-            return
+        assert self._carried is not None
         mine = np.flatnonzero(self._carried.row == b)
         asked = self._carried.t[mine] + np.int32(steps)
         new = ~np.isin(asked, np.concatenate([np.zeros(0, np.int32), *(each.columns["step"] for each in known)]))
         if new.any():
             for name in DECISIONS:
-                carried = getattr(self._carried, name)[mine[new]]
-                part.columns[name] = np.concatenate([carried, part.columns[name]])
-            part.columns["step"] = np.concatenate([asked[new], part.columns["step"]])
+                columns[name] = np.concatenate([getattr(self._carried, name)[mine[new]], columns[name]])
+            columns["step"] = np.concatenate([asked[new], columns["step"]])
+        return int(new.sum())
 
 
 def join(parts: list[TrackPart], final: Arrays | None = None) -> TrackPart:
@@ -197,13 +219,10 @@ def as_track(parts: list[TrackPart], final: Arrays, policy: str, outcome: Outcom
     """
     whole = join(parts, final)
     columns: dict[str, Any] = whole.columns
-    columns["decision"] = decision = find_decisions(columns["k"], columns["step"])
-    columns["executed"] = executed = np.zeros(columns["actions"].shape[:2], bool)
-    if decision.min() < 0:
+    if ((columns["decision"] < 0) & (columns["k"] >= 0)).any():  # decisions that were carried over
+        columns["decision"] = decision = find_decisions(columns["k"], columns["step"])
         done = decision >= 0
-        executed[decision[done], columns["k"][done]] = True
-    else:
-        executed[decision, columns["k"]] = True
+        columns["executed"][decision[done], columns["k"][done]] = True
     unknown = np.full(1, np.nan)
     if "time" in columns:
         columns["time"] = np.concatenate([columns["time"], unknown])

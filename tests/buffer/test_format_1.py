@@ -53,4 +53,4 @@ def test_commands_read_format_1(run: Path, capsys: pytest.CaptureFixture[str]) -
 def test_demonstrations_are_learned_from_format_1(run: Path) -> None:
     episode = EpisodeStore(run / "episodes").read(ID)
     policy = MLPPolicy("mlp", EnvSpec.from_dict(episode.spec).agents["robot"])
-    assert [episode.id for episode in stored(run / "episodes", policy, 0, 1e9, print)] == [ID]
+    assert [episode.id for episode in stored(run / "episodes", policy, 0, 1e9, print, "robot")] == [ID]
