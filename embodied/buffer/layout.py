@@ -125,6 +125,17 @@ def changed_steps(track: Track) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     )
 
 
+def drop_equal_actions(track: Track) -> None:
+    """Set to None a track's requested actions, executed actions and rules where no step has another than usual."""
+    requested, executed = changed_steps(track)
+    if not executed.any():
+        track.action_executed = None
+    if not requested.any():
+        track.action_requested = None
+    if track.action_rule is not None and not track.action_rule.any():
+        track.action_rule = None
+
+
 def pack_changes(track: Track) -> NDArray[Any] | None:
     """Rows of the steps whose action was not the decision's, or was changed by a rule; None where there are none."""
     if track.action_requested is None and track.action_executed is None and track.action_rule is None:

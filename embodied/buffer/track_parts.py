@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied.buffer.layout import drop_equal_actions
 from embodied.data import Outcome, Segment, Track, decided_actions
 from embodied.errors import DataError
 
@@ -227,7 +228,10 @@ def as_track(parts: list[TrackPart], final: Arrays, policy: str, outcome: Outcom
     if "time" in columns:
         columns["time"] = np.concatenate([columns["time"], unknown])
     times = {name: np.concatenate([value, unknown]) for name, value in whole.times.items()}
-    return Track(observations=whole.streams, policy=policy, outcome=outcome, times=times, **columns)
+    track = Track(observations=whole.streams, policy=policy, outcome=outcome, times=times, **columns)
+    if any(name in columns for name in ("action_requested", "action_executed", "action_rule")):
+        drop_equal_actions(track)
+    return track
 
 
 def _rows_first(value: NDArray[Any]) -> NDArray[Any]:
