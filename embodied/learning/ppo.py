@@ -25,6 +25,7 @@ from embodied.learning.losses import (
     value_loss,
 )
 from embodied.learning.normaliser import Normaliser
+from embodied.learning.older_versions import OlderVersions
 from embodied.learning.ppo_config import PPOConfig
 from embodied.learning.reference import Reference, reference_kl
 from embodied.weights.manifest import Version
@@ -39,6 +40,9 @@ class PPO(PolicyLearner):
         policy: The policy to train; this learner owns it.
         config: Settings.
         normaliser: To go on from, such as a cloned policy's.
+
+    Attributes:
+        older: Earlier versions, against which the drift of data is checked that all lag.
 
     A policy has one normaliser per version. An update uses the one its policy holds; what the update's observations
     add to it enters the policy afterwards, and so takes part in the next version only.
@@ -58,6 +62,7 @@ class PPO(PolicyLearner):
         self.at_once = min(cfg.micro_batch or AT_ONCE, AT_ONCE)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.reference = Reference(policy) if self.config.reference_kl else None
+        self.older = OlderVersions(policy)
         self.updates = 0
         self.samples = 0
 
@@ -105,7 +110,7 @@ class PPO(PolicyLearner):
         """Learn from segments; see `Learner.update`.
 
         Raises:
-            RolloutMismatch: Decisions of the present version drift by more than `drift`; nothing has changed then.
+            RolloutMismatch: Decisions of one version drift by more than `drift`; nothing has changed then.
             DataError: A segment is not of mode `train`, or has NaN log-probabilities where the policy chose; no
                 version was published that the reference could be; or learning broke down.
         """
@@ -146,7 +151,9 @@ class PPO(PolicyLearner):
 
     @torch.no_grad()
     def _before(self, batch: Batch, evaluated: Evaluated) -> dict[str, float]:
-        """What the data are like before the first step; drift and ratio of decisions of the present version alone.
+        """Statistics of the data before the first step; drift and ratio of decisions of one version alone.
+
+        It is the present version, or, where all decisions are older, the newest of theirs that can be read.
 
         Raises:
             RolloutMismatch: Their log-probabilities are not those of these weights.
@@ -158,6 +165,9 @@ class PPO(PolicyLearner):
         found = measure(*reduce_log_ratio(evaluated.log_probs - batch.log_probs, executed, "token"))
         if self.version is not None and fresh.any():
             check_drift(found, self.config.drift, self.version.number)
+        elif self.version is not None and self.config.drift and (older := self.older.measure(batch, self.at_once)):
+            number, found = older
+            check_drift(found, self.config.drift, number)
         residual, spread = batch.advantages.var(correction=0), batch.returns.var(correction=0).clamp(min=1e-8)
         return {
             **{f"{name}_at_start": value for name, value in found.items()},

@@ -41,7 +41,8 @@ class PPOConfig:
         reference_every: Updates after which the next published version becomes the reference; 0 stays with the first
             one published, such as the clone.
         drift: Largest drift of log-probabilities between decisions of the version last published and the same weights
-            here, see `embodied.learning.consistency.measure`; beyond it nothing is learned. 0 does not check.
+            here, see `embodied.learning.consistency.measure`; beyond it nothing is learned. Where all decisions are
+            older, the weights of one of their versions are read for it. 0 does not check.
         seed: Draws the minibatches.
         device: Where the network trains.
     """

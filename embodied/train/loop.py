@@ -11,6 +11,7 @@ from embodied.buffer.assembler import EpisodeAssembler
 from embodied.data import Segment
 from embodied.errors import RolloutMismatch
 from embodied.learning.consistency import explain
+from embodied.learning.ppo import PPO
 from embodied.rollout.collector import Assignment, Collector
 from embodied.rollout.play import by_policy
 from embodied.runs.checkpoint import Loaded
@@ -59,6 +60,9 @@ class Loop:
         origins = [] if parts.learner is None else [self.rollout.name]
         budget = settings.budget.env_steps
         lag = partial(parts.registry.lag, spec.name)
+        if isinstance(parts.learner, PPO):
+            parts.learner.older.read = lambda number: parts.registry.read(spec.name, number)[1]
+            parts.learner.older.say = parts.progress.say
         self.trainer = Trainer(
             parts.trained, attempt, watch, origins, settings.rollout.max_lag, lag, budget, self._explain
         )

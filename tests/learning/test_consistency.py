@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from embodied.client import LocalClient
 from embodied.data import ActionChunk, Segment, Source
-from embodied.errors import DeadlineExceeded, RolloutMismatch
+from embodied.errors import DeadlineExceeded, RolloutMismatch, UserError
+from embodied.learning.batch import assemble
 from embodied.learning.consistency import ROWS, check_drift, decided, diagnose, explain, measure
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.serving.versioned_policy import VersionedPolicy
@@ -130,6 +131,51 @@ def test_older_decisions_may_differ(learner: PPO, segment: Segment) -> None:
     segment.versions[:] -= 1
     found = learner.update([segment])
     assert all(math.isnan(found[f"learner/{name}_at_start"]) for name in ("drift", "ratio", "kl", "ess"))
+
+
+def test_data_that_all_lag_are_checked_against_their_own_version(learner: PPO, segment: Segment) -> None:
+    segment.versions[:] = VERSION.number - 1
+    kept = {name: array.copy() for name, array in learner.tensors().items()}
+    learner.older.read = {VERSION.number - 1: kept}.__getitem__
+    with torch.no_grad():
+        for parameter in learner.network.parameters():  # the learner has moved on since
+            parameter.add_(0.05)
+    found = learner.older.measure(assemble(learner.policy, [segment], 0.9, 0.9)[0], 1024)
+    assert found is not None and found[0] == VERSION.number - 1 and found[1]["drift"] < 1e-5
+    assert learner.update([segment])["learner/drift_at_start"] < 1e-5
+    segment.log_probs += 0.1
+    before = learner.tensors()
+    with pytest.raises(RolloutMismatch, match=f"version {VERSION.number - 1}"):
+        learner.update([segment])
+    assert all(np.array_equal(before[name], after) for name, after in learner.tensors().items())
+
+
+def test_the_newest_version_that_can_be_read_is_the_one_checked(learner: PPO, segment: Segment) -> None:
+    segment.versions[:5], segment.versions[5:] = 2, 3
+    segment.log_probs[5:] += 0.5  # of the version that is gone
+    asked = []
+
+    def read(number: int) -> dict[str, np.ndarray]:
+        asked.append(number)
+        if number == 3:
+            raise UserError("it is gone", "version 3", "keep more")
+        return learner.tensors()
+
+    learner.older.read = read
+    assert learner.update([segment])["learner/drift_at_start"] < 1e-5 and asked == [3, 2]
+
+
+def test_it_is_said_once_that_drift_could_not_be_checked(learner: PPO, segment: Segment) -> None:
+    said: list[str] = []
+    learner.older.say = said.append
+    segment.versions[:] -= 1
+    for _ in range(2):
+        assert math.isnan(learner.update([segment])["learner/drift_at_start"])
+    assert said == ["drift is not checked: no version that decided can be read (3)"]
+    learner.config = replace(CONFIG, drift=0.0)
+    learner.older.read = None
+    learner.update([segment])
+    assert len(said) == 1
 
 
 def test_one_fresh_decision_among_old_ones_is_enough_to_refuse(learner: PPO, segment: Segment) -> None:
