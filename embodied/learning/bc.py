@@ -41,7 +41,7 @@ class BCConfig:
         picture_jitter: Channels of a picture are multiplied by factors up to this far from 1.
         picture_shift: Pixels by which a picture moves at most. Both 0 show pictures as they were.
         max_grad_norm: The gradient is scaled down to this norm.
-        agent: Whose track of an episode to learn from.
+        agent: Name of the track of an episode to learn from; None for the only one.
         seed: Draws the batches.
         device: Where the network trains.
     """
@@ -56,7 +56,7 @@ class BCConfig:
     picture_jitter: Share = 0.3
     picture_shift: Annotated[int, Interval(ge=0, le=4096)] = 1
     max_grad_norm: Limit = 1.0
-    agent: Text = "robot"
+    agent: str | None = None
     seed: int = 0
     device: Text = "cpu"
 

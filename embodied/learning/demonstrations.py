@@ -1,4 +1,4 @@
-"""From episodes to what imitation learns from: observations, and the chunks that followed them."""
+"""Demonstrated observations of episodes, and the chunks of actions that followed them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Demonstrations:
 
     Attributes:
         streams: Name to [N, *shape].
-        actions: [N, K, D] float32, what was executed from there on.
-        mask: [N, K] which of them a demonstrator chose.
+        actions: [N, K, D] float32, executed from there on.
+        mask: [N, K] bool, those that a demonstrator chose.
     """
 
     streams: dict[str, NDArray[Any]]
@@ -35,7 +35,7 @@ def demonstrated(track: Track) -> NDArray[np.bool_]:
 
 
 def windows(track: Track, chunk: int) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.bool_]]:
-    """What was executed from each demonstrated step on, whatever chunks it came in.
+    """Actions that were executed from each demonstrated step on, whatever chunks they were decided in.
 
     Args:
         track: L steps.
@@ -59,7 +59,7 @@ def gather(
     episodes: Iterable[Episode],
     names: Sequence[str],
     chunk: int,
-    agent: str = "robot",
+    agent: str | None = None,
     critic: Collection[str] = (),
 ) -> Demonstrations:
     """All demonstrated steps of episodes.
@@ -68,7 +68,7 @@ def gather(
         episodes: Read one by one.
         names: Streams to keep.
         chunk: K.
-        agent: Whose track of an episode.
+        agent: Name of the track of an episode; None for the only one.
         critic: Those of `names` that only a critic reads; a robot's recordings lack what a simulator knows.
 
     Raises:
@@ -78,9 +78,7 @@ def gather(
     streams: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     actions, masks = list[NDArray[Any]](), list[NDArray[Any]]()
     for episode in episodes:
-        if agent not in episode.agents:
-            raise DataError(f"no agent {agent} in it", f"episode {episode.id}", nearest(agent, episode.agents))
-        track = episode.agents[agent]
+        track = _track(episode, agent)
         steps, chosen, mask = windows(track, chunk)
         for name in names:
             if name not in track.observations:
@@ -99,8 +97,18 @@ def gather(
     return Demonstrations({name: _joined(parts) for name, parts in streams.items()}, _joined(actions), _joined(masks))
 
 
+def _track(episode: Episode, agent: str | None) -> Track:
+    names = list(episode.agents)
+    if agent is None and len(names) != 1:
+        what, fix = f"it has {len(names)} agents", f"give agent: one of {', '.join(names)}"
+        raise DataError(what, f"episode {episode.id}", fix[:200])
+    if agent is not None and agent not in episode.agents:
+        raise DataError(f"no agent {agent} in it", f"episode {episode.id}", nearest(agent, names))
+    return episode.agents[names[0] if agent is None else agent]
+
+
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """All parts in one array; each is let go of as it is copied, so that they never take their memory twice."""
+    """All parts in one array; each is freed as it is copied, so that they never take their memory twice."""
     whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
     parts.reverse()
     first = 0

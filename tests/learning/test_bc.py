@@ -118,8 +118,12 @@ def test_nothing_to_learn_from_is_said():
     learner = BehaviourCloning(make_policy())
     with pytest.raises(DataError, match="human or a script"):
         learner.fit([])
+    own = episode.agents["robot"]
+    episode.agents = {"left": own}
     with pytest.raises(DataError, match="no agent robot"):
-        episode.agents = {"left": episode.agents["robot"]}
+        BehaviourCloning(make_policy(), BCConfig(agent="robot")).fit([episode])
+    episode.agents = {"left": own, "right": own}
+    with pytest.raises(DataError, match=r"it has 2 agents.*left, right"):
         learner.fit([episode])
 
 
