@@ -56,7 +56,7 @@ class BCConfig:
     picture_jitter: Share = 0.3
     picture_shift: Annotated[int, Interval(ge=0, le=4096)] = 1
     max_grad_norm: Limit = 1.0
-    agent: str | None = None
+    agent: Text | None = None
     seed: int = 0
     device: Text = "cpu"
 

@@ -103,9 +103,9 @@ def test_each_executed_action_trains_once_with_the_log_probability_it_was_sample
         assert len(n) == len(expected) == len(found)
         assert found == {(action.tobytes(), log_prob.tobytes()) for action, log_prob in expected.values()}
         with torch.no_grad():  # the observations are those answered, so the policy as it is says the same
-            judged = policy.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
+            evaluated = policy.network.evaluate_actions(batch.inputs, batch.actions, batch.stored)
         mask = batch.executed.numpy()
-        np.testing.assert_allclose(judged.log_probs.numpy()[mask], batch.log_probs.numpy()[mask], atol=1e-5)
+        np.testing.assert_allclose(evaluated.log_probs.numpy()[mask], batch.log_probs.numpy()[mask], atol=1e-5)
         idle = segment.k < 0
         assert not segment.trainable[idle].any() and (segment.versions[idle] == -1).all()
 
