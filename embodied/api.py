@@ -6,7 +6,7 @@ from typing import Any
 
 from embodied.buffer.store import EpisodeStore
 from embodied.cli.compose import compose_config
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.files import read_json
 from embodied.runs.published import load_policy as _published
 from embodied.runs.run_folder import resolve

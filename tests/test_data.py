@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied.data import Episode, Observation, Outcome, Rows, Segment, Track, stack_rows
+from embodied.data import Observation, Outcome, Rows, Segment, stack_rows
+from embodied.episode import Episode, Track
 from embodied.noise import uniform
 
 

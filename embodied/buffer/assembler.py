@@ -4,7 +4,8 @@ import numpy as np
 
 from embodied.buffer.assembler_state import AssemblerState, EndedTrack, IncompleteEpisode, Key, OpenTrack, Start
 from embodied.buffer.track_parts import Arrays, SegmentRows, as_track
-from embodied.data import Episode, Outcome, Segment
+from embodied.data import Outcome, Segment
+from embodied.episode import Episode
 from embodied.errors import DataError
 from embodied.spec import EnvSpec
 

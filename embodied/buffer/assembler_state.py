@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from embodied.buffer.packing import pack_arrays, unpack_arrays
 from embodied.buffer.track_parts import Arrays, TrackPart, join
-from embodied.data import Outcome, Track
+from embodied.data import Outcome
+from embodied.episode import Track
 from embodied.errors import DataError
 
 EnvKey = tuple[str, str, int]

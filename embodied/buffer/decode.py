@@ -23,7 +23,8 @@ from embodied.buffer.layout import (
     unpack_changes,
 )
 from embodied.buffer.pictures import decode_jpeg
-from embodied.data import Episode, Outcome, Track
+from embodied.data import Outcome
+from embodied.episode import Episode, Track
 
 DEFLATE_RATIO = 1100
 """Bytes that one compressed byte can hold at most; deflate reaches 1032."""

@@ -21,7 +21,7 @@ from embodied.buffer.layout import (
     pack_changes,
 )
 from embodied.buffer.pictures import jpeg_shape
-from embodied.data import Episode, Track
+from embodied.episode import Episode, Track
 
 GZIP_LEVEL = 1
 GZIP_PAYS = 0.8

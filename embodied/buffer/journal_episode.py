@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.buffer.journal import Frame
-from embodied.data import Episode, Outcome, Rule, Track, decided_actions
+from embodied.data import Outcome, Rule
+from embodied.episode import Episode, Track, decided_actions
 from embodied.errors import CorruptFile
 
 _STEP_TYPES = {

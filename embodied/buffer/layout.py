@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Rule, Track
+from embodied.data import Rule
+from embodied.episode import Episode, Track
 from embodied.errors import DataError
 
 FORMAT = "embodied-episodes-2"

@@ -10,7 +10,7 @@ from embodied.buffer.container import FIX, read_index, verify
 from embodied.buffer.decode import decode
 from embodied.buffer.layout import FORMAT, FORMAT_1
 from embodied.buffer.summary import EpisodeSummary, unpack_index
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.errors import CorruptFile
 
 Stamp = tuple[int, int, int]

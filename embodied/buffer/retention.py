@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from embodied.data import Episode, Outcome
+from embodied.data import Outcome
+from embodied.episode import Episode
 from embodied.errors import ConfigError, nearest
 
 RULES = ("evaluation", "demonstration", "failure", "success", "all")

@@ -7,7 +7,7 @@ from embodied.buffer.container import sealed_size, write_sealed
 from embodied.buffer.encode import encode
 from embodied.buffer.layout import check
 from embodied.buffer.summary import pack_index, summarise
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.files import disk_errors
 
 

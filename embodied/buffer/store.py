@@ -9,7 +9,7 @@ from embodied.buffer.reader import Stamp, read_episodes, read_summaries, stamp
 from embodied.buffer.retention import DEFAULT, TRAINING, check_rules, is_retained
 from embodied.buffer.shards import ShardWriter
 from embodied.buffer.summary import EpisodeSummary, summarise
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, nearest
 from embodied.files import is_temporary
 

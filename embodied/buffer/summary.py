@@ -8,7 +8,8 @@ from typing import Any
 import msgpack
 
 from embodied.buffer.container import FIX
-from embodied.data import Episode, Outcome, RewardStatus, Track, joint_outcome
+from embodied.data import Outcome, RewardStatus
+from embodied.episode import Episode, Track, joint_outcome
 from embodied.errors import CorruptFile
 
 

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from embodied.buffer.consumed import read_consumed
 from embodied.buffer.store import EpisodeStore
-from embodied.data import Episode, RewardStatus, Rule, Source, Track
+from embodied.data import RewardStatus, Rule, Source
+from embodied.episode import Episode, Track
 
 
 def trace(store: EpisodeStore, id: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.buffer.layout import drop_equal_actions
-from embodied.data import Outcome, Segment, Track, decided_actions
+from embodied.data import Outcome, Segment
+from embodied.episode import Track, decided_actions
 from embodied.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]

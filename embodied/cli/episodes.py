@@ -15,7 +15,8 @@ from yaml import YAMLError
 from embodied.buffer.layout import changed_steps
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import rule_counts, trace
-from embodied.data import Episode, Outcome, Track
+from embodied.data import Outcome
+from embodied.episode import Episode, Track
 from embodied.errors import ConfigError, nearest
 from embodied.runs.run_folder import resolve
 from embodied.spec import AgentSpec, EnvSpec

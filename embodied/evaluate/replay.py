@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied.data import AgentStep, EnvStep, Episode, Observation, Outcome, Resets, Track
+from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets
+from embodied.episode import Episode, Track
 from embodied.errors import UserError
 from embodied.runs.parts import make_env
 from embodied.runs.settings import Settings

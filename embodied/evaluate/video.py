@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied.data import Episode
+from embodied.episode import Episode
 from simulators.make import make_task
 from simulators.render.video import Clip, Video, write_video
 from simulators.replay import replay

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from annotated_types import Interval
 
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.learning.augmentation import vary_pictures, vary_words
 from embodied.learning.demonstrations import Demonstrations, gather
 from embodied.learning.device import checked_device

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Source, Track
+from embodied.data import Source
+from embodied.episode import Episode, Track
 from embodied.errors import DataError, nearest
 
 

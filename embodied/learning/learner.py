@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embodied.data import Episode, Segment
+from embodied.data import Segment
+from embodied.episode import Episode
 from embodied.errors import ConfigError, CorruptFile, DataError, WeightsRefused
 from embodied.learning.normaliser import Normaliser
 from embodied.weights.manifest import Version

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from embodied.buffer.reader import read_episodes, read_summaries
-from embodied.data import Episode, Observation, Outcome, Rows, Source
+from embodied.data import Observation, Outcome, Rows, Source
+from embodied.episode import Episode
 from embodied.errors import ConfigError, CorruptFile, DataError, SpecMismatch, UserError, nearest
 from embodied.evaluate.cell import BATCH
 from embodied.files import is_temporary

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import ActionChunk, Episode, Observation
+from embodied.data import ActionChunk, Observation
+from embodied.episode import Episode
 from embodied.evaluate.cell import BATCH
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.env import Env

@@ -6,7 +6,7 @@ from typing import Any
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.consumed import record_consumed
 from embodied.buffer.store import EpisodeStore
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.monitor.timing import Stopwatch
 from embodied.train.mailbox import Inbox, Outbox
 from embodied.train.messages import KEEPER, METRICS, Collected, Episodes, Published, Stored

@@ -5,7 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Segment
+from embodied.data import Segment
+from embodied.episode import Episode
 from embodied.weights.manifest import Version
 from embodied.weights.pointers import Hold
 

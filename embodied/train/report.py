@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.evaluate.video import record_video
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson

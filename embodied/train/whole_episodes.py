@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from embodied.buffer.assembler import EpisodeAssembler
-from embodied.data import Episode, Segment
+from embodied.data import Segment
+from embodied.episode import Episode
 from embodied.rollout.play import Played
 from embodied.spec import EnvSpec
 

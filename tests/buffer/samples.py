@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied.data import CarriedDecisions, Episode, Outcome, Resets, Rows, Rule, Segment, Track
+from embodied.data import CarriedDecisions, Outcome, Resets, Rows, Rule, Segment
+from embodied.episode import Episode, Track
 from embodied.spec import AgentSpec, EnvSpec, Stream
 
 STREAMS = (Stream("joint_pos", (3,), unit="rad"), Stream("camera", (4, 4, 3), "uint8"), Stream("count", (), "int32"))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from embodied.buffer import assembler as module
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.layout import check
-from embodied.data import Episode, Outcome, Resets, Rule, Segment, Track
+from embodied.data import Outcome, Resets, Rule, Segment
+from embodied.episode import Episode, Track
 from embodied.errors import DataError
 from embodied.spec import EnvSpec
 from tests.buffer.samples import SPEC, STREAMS, Life, assert_same, live, live_together, segments

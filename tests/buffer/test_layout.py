@@ -12,7 +12,8 @@ from embodied.buffer.encode import encode
 from embodied.buffer.layout import FORMAT, flat_name
 from embodied.buffer.reader import read_episodes
 from embodied.buffer.summary import pack_index, summarise
-from embodied.data import Episode, Outcome
+from embodied.data import Outcome
+from embodied.episode import Episode
 from embodied.errors import CorruptFile, DataError
 from tests.buffer.samples import assert_same, make_episode
 

@@ -14,7 +14,8 @@ from embodied.buffer.journal import JournalWriter
 from embodied.buffer.layout import flat_name
 from embodied.buffer.recorder import EpisodeRecorder, recover
 from embodied.buffer.store import EpisodeStore
-from embodied.data import Episode, Outcome, RewardStatus, Rule, Source
+from embodied.data import Outcome, RewardStatus, Rule, Source
+from embodied.episode import Episode
 from embodied.errors import DataError, InfrastructureError
 from embodied.spec import EnvSpec
 from tests.buffer.samples import SPEC, STREAMS, assert_same, make_episode, run_faults

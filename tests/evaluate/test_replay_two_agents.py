@@ -9,7 +9,8 @@ import pytest
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.buffer.store import EpisodeStore
 from embodied.cli.episodes import main
-from embodied.data import ActionChunk, Episode, Observation, Outcome, Segment
+from embodied.data import ActionChunk, Observation, Outcome, Segment
+from embodied.episode import Episode
 from embodied.errors import UserError
 from embodied.evaluate.replay import compare
 from embodied.monitor.timing import Stopwatch

@@ -10,7 +10,6 @@ from embodied import noise
 from embodied.data import (
     AgentStep,
     EnvStep,
-    Episode,
     Observation,
     Outcome,
     Resets,
@@ -18,9 +17,9 @@ from embodied.data import (
     Rows,
     Segment,
     Source,
-    Track,
     stack_rows,
 )
+from embodied.episode import Episode, Track
 from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec, Stream
 from policies.mlp import MLPPolicy
 from simulators.one_agent import OneAgentEnv

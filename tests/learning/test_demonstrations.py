@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied.data import Source, Track
+from embodied.data import Source
+from embodied.episode import Track
 from embodied.errors import DataError
 from embodied.learning.demonstrations import demonstrated, gather, windows
 from tests.learning.pointmass import demonstrations

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Episode, Observation, Outcome, RewardStatus, Rows, Segment, Source, Track
+from embodied.data import Observation, Outcome, RewardStatus, Rows, Segment, Source
+from embodied.episode import Episode, Track
 from embodied.spec import AgentSpec, Stream
 from policies.torch_policy import TorchPolicy
 

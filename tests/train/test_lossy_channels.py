@@ -12,7 +12,7 @@ import pytest
 
 from embodied.buffer.consumed import Consumed, read_consumed
 from embodied.cli.compose import compose_config
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.monitor.progress import Progress
 from embodied.runs.settings import Settings, typed
 from embodied.train.loop import Loop

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied.cli.compose import compose_config
-from embodied.data import Episode
+from embodied.episode import Episode
 from embodied.errors import ConfigError, CorruptFile
 from embodied.learning.bc import BehaviourCloning
 from embodied.monitor.summary import read_summary
