@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
+from operator import index
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -17,6 +18,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     dataclass_transform,
     get_args,
     get_origin,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 T = TypeVar("T")
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 Count = Annotated[int, Ge(0)]
 AtLeastOne = Annotated[int, Ge(1)]
@@ -70,6 +73,9 @@ Label = Annotated[
 _KINDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", NoneType: "null"}
 _MANY = {int: "whole numbers", float: "numbers", str: "words"}
 _LIST = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+_INDEX = BeforeValidator(
+    lambda value: index(value) if hasattr(value, "__index__") and type(value) is not bool else value
+)
 _WHOLE = Interval(ge=-(2**63), le=2**63 - 1)
 _OPEN = ConfigDict(arbitrary_types_allowed=True)
 
@@ -129,6 +135,30 @@ def checked(target: Any, values: Mapping[str, Any], where: str, supplied: Collec
         if name in known - values.keys() and parameter.default is parameter.empty:
             raise ConfigError(f"{name} is missing", _join(where, name), f"give {described(hints.get(name))}")
     return fitted
+
+
+def validated(where: str, *names: str) -> Callable[[Call], Call]:
+    """Make a function or method check the arguments called `names` by their annotations, at every call.
+
+    Args:
+        where: Key of the arguments, for errors.
+    """
+
+    def make(function: Call) -> Call:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            bound = signature.bind(*args, **values)
+            hints = get_type_hints(function, include_extras=True)
+            for name in names:
+                if name in bound.arguments:
+                    bound.arguments[name] = _fitted(bound.arguments[name], hints[name], _join(where, name))
+            return function(*bound.args, **bound.kwargs)
+
+        return cast("Call", call)
+
+    return make
 
 
 def configured(kind: Callable[..., T], config: Mapping[str, Any], where: str = "policy", **given: Any) -> T:
@@ -233,7 +263,7 @@ def _strict(hint: Any) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     own: tuple[Any, ...] = ()
     if kind in (bool, int, float, str):
-        own = (Strict(), *{int: (_WHOLE,), float: (AllowInfNan(False),)}.get(kind, ()))
+        own = (Strict(), *{int: (_INDEX, _WHOLE), float: (AllowInfNan(False),)}.get(kind, ()))
     elif origin in (Union, UnionType):
         kind = Union[tuple(map(_strict, parts))]  # noqa: UP007
     elif origin in (tuple, Sequence):

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus
 from embodied.errors import ConfigError, SpecMismatch
+from embodied.settings import Count, ThreadsOrAll, validated
 from simulators.agents import Actions, AgentRows, Executed, Rules, clip, executed, hold
 from simulators.physics import Physics
 from simulators.randomise import draw
@@ -71,24 +73,17 @@ class BatchEnv:
         SpecMismatch: The task draws something under a name that randomisation has.
     """
 
+    @validated("env", "num_envs", "num_threads", "seed", "first")
     def __init__(
         self,
         task: Task | MultiAgentTask,
-        num_envs: int,
-        num_threads: int = 0,
-        seed: int = 0,
+        num_envs: Annotated[int, Interval(ge=1, le=MAX_ENVS)],
+        num_threads: ThreadsOrAll = 0,
+        seed: Count = 0,
         cameras: Cameras | None = None,
         randomise: Ranges | None = None,
-        first: int = 0,
+        first: Annotated[int, Interval(ge=0, le=2**31 - 1 - MAX_ENVS)] = 0,
     ) -> None:
-        for value, key, low, high in (
-            (num_envs, "num_envs", 1, MAX_ENVS),
-            (num_threads, "num_threads", 0, 1024),
-            (seed, "seed", 0, 2**63 - 1),
-            (first, "first", 0, 2**31 - 1 - MAX_ENVS),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-                raise ConfigError(f"{key} cannot be {value!r}", key, f"choose a whole number from {low} to {high}")
         if cameras is not None:
             cameras.check_memory(num_envs)
         self.task, self._task = task, by_agent(task)

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from embodied.data import ActionChunk, Observation
 from embodied.errors import ConfigError, DataError, WeightsRefused
+from embodied.settings import AtLeastOne, Seconds, validated
 from embodied.spec import PolicySpec
 from policies.base import Mode
 
@@ -87,12 +89,14 @@ class RemotePolicy:
         self._client.close()
 
 
-def check_sizes(chunk: int, execute: int | None, timeout_s: float) -> None:
+Chunk = Annotated[int, Interval(ge=1, le=MAX_CHUNK)]
+
+
+@validated("policy", "chunk", "execute", "timeout_s")
+def check_sizes(chunk: Chunk, execute: AtLeastOne | None, timeout_s: Seconds) -> None:
     """Raise `ConfigError` unless a remote policy's settings are in range."""
-    if not 1 <= chunk <= MAX_CHUNK or not (execute is None or 1 <= execute <= chunk):
-        raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", f"1 <= execute <= chunk <= {MAX_CHUNK}")
-    if not 0 < timeout_s < float("inf"):
-        raise ConfigError(f"timeout_s {timeout_s}", "policy.timeout_s", "choose more than 0 seconds")
+    if execute is not None and execute > chunk:
+        raise ConfigError(f"chunk {chunk}, execute {execute}", "policy.execute", f"give 1 to {chunk}")
 
 
 def secret(value: str | None, field: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied.errors import ConfigError
+from embodied.settings import AtLeastOne, Seconds, Threads, require, validated
 from simulators.remote.env import RemoteEnv
 from simulators.remote.spawn import Spawner
 from simulators.remote.worker_pool import Wanted, WorkerPool
@@ -27,15 +28,16 @@ class _Shared:
 _pools: dict[str, _Shared] = {}
 
 
+@validated("env", "num_envs", "num_workers", "timeout_s")
 def make_env(
     task: str,
-    num_envs: int,
+    num_envs: AtLeastOne,
     seed: int = 0,
     env: str = "",
     address: str | None = None,
     spawn: str | None = None,
-    num_workers: int = 1,
-    timeout_s: float = 60.0,
+    num_workers: Threads = 1,
+    timeout_s: Seconds = 60.0,
     keys: str | None = None,
     options: dict[str, Any] | None = None,
     pixels: int = 0,
@@ -71,11 +73,8 @@ def make_env(
     """
     if not env:
         raise ConfigError("a env in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
-    for name, value, most in (("num_workers", num_workers, 1024), ("num_envs", num_envs, MAX_ENVS * num_workers)):
-        if type(value) is not int or not 1 <= value <= most:
-            raise ConfigError(f"{name} cannot be {value!r}", f"env.{name}", f"choose 1 to {most}")
-    if not 0 < timeout_s <= 86400:
-        raise ConfigError(f"timeout_s cannot be {timeout_s:g}", "env.timeout_s", "choose seconds, at most a day")
+    most = MAX_ENVS * num_workers
+    require(num_envs <= most, "env.num_envs", num_envs, f"choose 1 to {most}")
     folder = Path(keys) if keys else None
     if address is None and spawn is None:
         address = ADDRESS

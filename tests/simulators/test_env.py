@@ -331,8 +331,8 @@ def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
     ("wrong", "named"),
     [
         ({"num_envs": 2.5}, "num_envs cannot be 2.5"),
-        ({"num_envs": True}, "num_envs cannot be True"),
-        ({"num_threads": None}, "num_threads cannot be None"),
+        ({"num_envs": True}, "num_envs cannot be true"),
+        ({"num_threads": None}, "num_threads cannot be null"),
         ({"seed": 1.5}, "seed cannot be 1.5"),
         ({"cameras": [None]}, "cameras cannot be"),
         ({"cameras": None}, "cameras cannot be None"),

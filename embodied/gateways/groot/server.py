@@ -76,8 +76,6 @@ class GrootGateway:
         self._host, self._port = parse(_host_and_port(settings.address))
         if settings.api_key == "":
             raise UserError("an empty api_key", "api_key", "give one, or none")
-        if settings.message_mib < 1 or settings.connections < 1:
-            raise UserError("message_mib or connections below 1", "GR00T gateway", "choose a whole number from 1")
         if settings.api_key is None and not is_loopback(self._host):
             raise UserError(
                 "others could reach this address, and no api_key is given",

@@ -1,14 +1,14 @@
 """Settings of the GR00T gateway."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from embodied.gateways.groot.messages import Generation
+from embodied.settings import AtLeastOne, Rows, Seconds, Seed, Text, settings
 from policies.base import Mode
 
 
-@dataclass(frozen=True)
+@settings("GR00T gateway")
 class GrootSettings:
     """Settings of one GR00T gateway.
 
@@ -32,7 +32,7 @@ class GrootSettings:
         start_s: Seconds to wait for the policy server at the start.
     """
 
-    server: str
+    server: Text
     address: str = "127.0.0.1:5555"
     policy: str = ""
     embodiment: Mapping[str, Any] | str = "native"
@@ -40,11 +40,11 @@ class GrootSettings:
     api_key: str | None = None
     generation: Generation = "n1.6"
     mode: Mode = "mean"
-    seed: int = 0
-    timeout_s: float = 10.0
-    max_rows: int = 64
-    message_mib: int = 64
-    connections: int = 64
-    workers: int = 8
-    waiting: int = 64
-    start_s: float = 60.0
+    seed: Seed = 0
+    timeout_s: Seconds = 10.0
+    max_rows: Rows = 64
+    message_mib: AtLeastOne = 64
+    connections: AtLeastOne = 64
+    workers: AtLeastOne = 8
+    waiting: AtLeastOne = 64
+    start_s: Seconds = 60.0

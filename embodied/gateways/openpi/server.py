@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from embodied.client import RemoteClient
-from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError, nearest
+from embodied.errors import EmbodiedError, InfrastructureError, UserError
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.listener import is_key, is_loopback, listen, one_of_several, parse, probe, signals
 from embodied.gateways.openpi import messages as openpi
@@ -23,6 +22,7 @@ from embodied.gateways.openpi.connection import OpenpiConnection
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
 from embodied.gateways.send_watchdog import SendWatchdog, cut_off
+from embodied.settings import configured
 from embodied.spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -254,20 +254,20 @@ def run(
 
 def main(arguments: Sequence[str]) -> int:
     """Run `python -m embodied.gateways.openpi.server server=ADDRESS [field=value ...]`, fields of `OpenpiSettings`."""
-    known = {field.name: field.type for field in fields(OpenpiSettings)}
-    given: dict[str, Any] = {}
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        kind = known.get(name)
-        if kind is None:
-            raise ConfigError(f"unknown setting {name}", "openpi gateway", nearest(name, known))
+    words = [argument.partition("=") for argument in arguments]
+    given = {name: _scalar(value) for name, _, value in words}
+    return run(configured(OpenpiSettings, given, "openpi gateway"))
+
+
+def _scalar(text: str) -> int | float | str:
+    """A word of a command line as the number that it writes, or as it is."""
+    try:
+        return int(text)
+    except ValueError:
         try:
-            given[name] = kind(value) if kind in (int, float) else value
+            return float(text)
         except ValueError:
-            raise ConfigError(f"{name} cannot be {value!r}", "openpi gateway", "give a number") from None
-    if "server" not in given:
-        raise ConfigError("no server is given", "openpi gateway", "give server=ADDRESS of `embodied serve`")
-    return run(OpenpiSettings(**given))
+            return text
 
 
 def _websockets() -> Any:

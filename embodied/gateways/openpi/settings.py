@@ -1,13 +1,13 @@
 """Settings of the openpi gateway."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from embodied.settings import AtLeastOne, Seconds, Seed, Text, Word, settings
 from policies.base import Mode
 
 
-@dataclass(frozen=True)
+@settings("openpi gateway")
 class OpenpiSettings:
     """Settings of one openpi gateway.
 
@@ -27,16 +27,16 @@ class OpenpiSettings:
         start_s: Seconds to wait for the policy server at the start.
     """
 
-    server: str
+    server: Text
     address: str = "127.0.0.1:8000"
     policy: str = ""
     embodiment: Mapping[str, Any] | str = "native"
     keys: str | None = None
-    api_key: str | None = None
+    api_key: Word | None = None
     mode: Mode = "mean"
-    seed: int = 0
-    timeout_s: float = 10.0
-    connections: int = 64
-    idle_s: float = 600.0
-    send_s: float = 10.0
-    start_s: float = 60.0
+    seed: Seed = 0
+    timeout_s: Seconds = 10.0
+    connections: AtLeastOne = 64
+    idle_s: Seconds = 600.0
+    send_s: Seconds = 10.0
+    start_s: Seconds = 60.0

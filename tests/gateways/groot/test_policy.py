@@ -235,7 +235,7 @@ def test_a_server_restarted_while_asked_is_asked_again() -> None:
     ("options", "error", "says"),
     [
         ({"generation": "n1.7"}, ConfigError, "n1.6"),
-        ({"chunk": 0}, ConfigError, "chunk 0"),
+        ({"chunk": 0}, ConfigError, "chunk cannot be 0"),
         ({"execute": 4}, ConfigError, "execute 4"),
         ({"timeout_s": 0.0}, ConfigError, "timeout_s"),
         ({"api_key": "env:EMBODIED_NO_SUCH_NAME"}, ConfigError, "EMBODIED_NO_SUCH_NAME"),

@@ -172,7 +172,7 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
         ):
             pass
     for wrong, said in (
-        ({"num_workers": 0}, "num_workers cannot be 0 .*choose 1 to 1024"),
+        ({"num_workers": 0}, "num_workers cannot be 0 .*from 1 to 1024"),
         ({"num_workers": "two"}, "num_workers cannot be 'two'"),
         ({"timeout_s": 0.0}, "timeout_s"),
         ({"env": ""}, "needs an environment"),
