@@ -39,14 +39,14 @@ UNFAILED = (Outcome.SUCCESS, Outcome.INFRASTRUCTURE_FAULT)
 
 @dataclass(frozen=True)
 class Failed:
-    """An episode that did not succeed, with what it takes to see it again.
+    """An episode without success, with all that its replay needs.
 
     Attributes:
         seed, outcome: Of the episode.
-        instruction: What was said; empty where nothing was.
+        instruction: Words that the policy was given; empty for none.
         initial_state: [S] float64, empty where the env tells no states.
         applied: [L, U] controls of each step.
-        drawn: What was randomised.
+        drawn: Randomised quantities, by name.
     """
 
     seed: int
@@ -59,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Cell:
-    """What became of N episodes of one task under one split, in the order of their seeds.
+    """Results of N episodes of one task under one split, in the order of their seeds.
 
     Attributes:
         task: Name of the task.
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """[N] whether an episode says something of the policy: all but infrastructure faults."""
+        """[N] whether an episode counts: all but infrastructure faults."""
         return self.outcomes != Outcome.INFRASTRUCTURE_FAULT
 
     @property
@@ -195,7 +195,7 @@ def split_names() -> list[str]:
 def split_of(
     name: str | None, task: Mapping[str, Any], env: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A task and a env with the overrides of `configs/split/<name>.yaml` merged in; None leaves them as they are.
+    """Task and environment with the overrides of `configs/split/<name>.yaml` merged in; None changes nothing.
 
     Raises:
         ConfigError: No split has this name, or its file is none.

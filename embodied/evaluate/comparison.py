@@ -1,4 +1,4 @@
-"""Two policies on the same episodes: who succeeds more often, and whether that may be chance."""
+"""Comparison of two policies on the same episodes: their difference in success, and whether it may be chance."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,7 @@ class Compared:
     Attributes:
         task, split: As in `Cell`.
         first, second: Names of the policies.
-        both, only_first, only_second, neither: Episodes by who succeeded.
+        both, only_first, only_second, neither: Episodes by the policies that succeeded.
         left_out: Episodes in which either had an infrastructure fault.
         difference: First success rate minus the second.
         low, high: Its 95 % interval, `embodied.monitor.stats.paired_difference`.
@@ -44,10 +44,10 @@ class Compared:
         return self.both + self.only_first + self.only_second + self.neither
 
     def sentence(self) -> str:
-        """Who succeeds more often, by how much, and how sure that is.
+        """The more successful policy, the difference, and its certainty, as one sentence.
 
         Newcombe's interval and McNemar's exact test are made in different ways, and with few pairs one may find a
-        difference where the other finds none: then it says so, and names nobody.
+        difference where the other finds none: the sentence then says so, and names no better policy.
         """
         if not self.pairs:
             return f"no pairs to compare {self.first} and {self.second} by, {self.left_out} left out for faults"

@@ -35,10 +35,10 @@ class Measured:
     """A policy that is measured.
 
     Attributes:
-        name: What to call it.
+        name: In tables.
         folder: Of its run, or None.
         task, env: It was trained on, or those given.
-        client, spec: Who answers.
+        client, spec: Of the server that answers.
         seed: Of its noise.
         renderer: Of videos.
     """
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one policy in one cell, and the videos that were written of it so far."""
+    """Results of one policy in one cell, and the videos that were written of it so far."""
 
     policy: str
     label: str
@@ -71,10 +71,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, before its videos are drawn.
+    """Results of an evaluation, before its videos are drawn.
 
     Attributes:
-        settings: What was asked for.
+        settings: Of the evaluation.
         cells: Every task under every split.
         policies: One, or the two that are compared.
         rows: Of each policy, one for each cell.
@@ -124,8 +124,8 @@ def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row:
     """Play each seed exactly once, on every task under every split, with the mode of the policy's distribution.
 
     Args:
-        settings: What to measure.
-        seen: Is told of every cell when it was measured.
+        settings: Of the evaluation.
+        seen: Called with every row once it is measured.
 
     Raises:
         UserError: Unknown runs, versions, tasks or splits; a run compared with itself.
@@ -245,7 +245,7 @@ def _of_run(settings: EvalSettings, run_name: str, version: str, stack: ExitStac
 
 
 def _given(settings: EvalSettings, stack: ExitStack) -> Measured:
-    """What the groups describe, or whatever policy a server has."""
+    """The policy that the config groups describe, or the one of a server."""
     client: PolicyClient
     if settings.client.address == "inline":
         split = settings.splits[0] if settings.splits else None

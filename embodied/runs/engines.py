@@ -1,4 +1,4 @@
-"""Which engine computes a policy's decisions, where it serves."""
+"""Engines: computers of a policy's decisions where it serves."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Where the stations run, and how a run is checkpointed and resumed."""
+"""Runtimes: the processes that stages run in, and the commands' work around them."""

@@ -1,4 +1,4 @@
-"""Where a run's demonstrations come from: the task's scripted expert, or episodes that are stored."""
+"""Demonstrations of a run: by the task's scripted expert, or from stored episodes."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -28,13 +28,13 @@ EPISODES = "episodes"
 
 @dataclass
 class Demonstrated:
-    """Episodes to learn from, and what was taken of them so far.
+    """Episodes to learn from, and a record of those taken so far.
 
     Attributes:
         source: `EXPERT`, or the folder they are stored in.
         episodes: Read one by one, once.
         count: Episodes taken.
-        parts: What an update's record names: the segments of this run, or `<folder>/<id>` of stored episodes.
+        parts: Names for the record of the update: the segments of this run, or `<folder>/<id>` of stored episodes.
     """
 
     source: str
@@ -55,14 +55,14 @@ def by_the_expert(
     """The first successful episodes of the task's expert, by seed, as many as the settings ask for.
 
     Args:
-        attempt: Which start of the run this is.
-        assemble: Makes episodes of what was played.
+        attempt: Start of the run.
+        assemble: Makes whole episodes.
 
     Returns:
-        The episodes, and the steps that all that were tried took.
+        The episodes, and the steps of all episodes that were tried.
 
     Raises:
-        ConfigError: It hardly ever succeeds.
+        ConfigError: The expert hardly ever succeeds.
     """
     count, kept, steps = settings.warm_start.demonstrations, list[Episode](), 0
     spec = dataclasses.replace(policy, chunk=1, execute=1, stored=())  # the expert decides anew at every step
@@ -86,14 +86,14 @@ def by_the_expert(
 
 
 def forget(folder: Path, attempt: int) -> list[Path]:
-    """Delete what the expert showed earlier attempts of a run that starts anew: it will show the same once more.
+    """Delete the demonstrations of earlier attempts of a run that starts anew; the expert gives the same again.
 
-    Files of whole episodes go, so an evaluation that was sealed together with a demonstration goes too. Recordings
-    that have other names than a run's own files stay, and so does what cannot be read.
+    Whole files are deleted, so an evaluation that was sealed together with a demonstration goes too. Recordings with
+    other names than a run's own files stay, and so do unreadable files.
 
     Args:
         folder: The run's episodes.
-        attempt: The one that starts now.
+        attempt: The start of the run that begins now.
 
     Returns:
         The files deleted.
@@ -137,21 +137,21 @@ def stored(
 ) -> Iterator[Episode]:
     """Stored episodes that succeeded and of which a human or a script chose some step, read one by one.
 
-    They come by the names of their files, and within a file in its order, so that a copied folder gives the same.
+    Their order is that of the names of their files, and within a file its own, so that a copied folder gives the same.
 
     Args:
         folder: Of episode files.
-        policy: That will learn from them.
+        policy: Learns from them.
         count: The first so many; 0 for all.
-        memory_bytes: Size of what the policy will keep of them.
-        say: Told of files that are left out because they are damaged.
-        agent: Whose track.
+        memory_bytes: Most bytes that may be kept of them.
+        say: Called with a line for each damaged file that is left out.
+        agent: Name of the track to learn from.
 
     Raises:
         UserError: There are fewer.
         SpecMismatch: One lacks a stream that the policy reads, or has it in another form; names both.
         DataError: One holds numbers that are not finite, or an instruction without a word.
-        ConfigError: What is kept of them would not fit `memory_bytes`; says how many do.
+        ConfigError: They do not fit `memory_bytes`; says how many do.
     """
     taken, kept = 0, 0.0
     for episode in _succeeded(folder, say):
@@ -231,7 +231,7 @@ def _reads(policy: Policy) -> tuple[Streams, Streams]:
 
 
 def _bytes(episode: Episode, policy: Policy, agent: str) -> int:
-    """What `embodied.learning.demonstrations.gather` keeps of an episode."""
+    """Bytes that `embodied.learning.demonstrations.gather` keeps of an episode."""
     reads, critic = _reads(policy)
     streams = sum(s.size * np.dtype(s.dtype).itemsize for s in (*reads, *critic))
     chunk = policy.spec.chunk * (4 * policy.spec.agent.action_dim + 1)

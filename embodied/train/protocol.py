@@ -1,8 +1,8 @@
-"""What reinforcement learning added to a clone, and whether the policy listens: four numbers at the end of a run.
+"""Protocol of a comparison: the gain of reinforcement learning over a clone, and whether the policy listens.
 
-Success is measured on scenes, and where the split says so on phrasings, that nothing was trained on: of the clone that
-the run began with; of a clone that was given, from the same demonstrations, the time that the whole run took; of the
-run's last version; and of that version where the instruction names something else than what is judged.
+Success is measured on starts, and where the split says so on phrasings, that were never trained on, four times: of the
+clone that the run began with; of a clone trained from the same demonstrations for the time of the whole run; of the
+run's last version; and of that version with an instruction that names another object than the one judged.
 """
 
 import math
@@ -38,7 +38,7 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Row:
-    """One of the four numbers: a short name, what it is in words, and what was measured."""
+    """One of the four numbers: a short name, a description, and the measured cell."""
 
     name: str
     what: str
@@ -47,12 +47,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a run came to.
+    """Results of a run.
 
     Attributes:
         rows: The numbers, in order.
-        sentence: The last version beside the clone of equal time, pair by pair.
-        same_time_s: What that clone was given.
+        sentence: Comparison of the last version with the clone of equal time, pair by pair.
+        same_time_s: Seconds of cloning that this clone was given.
     """
 
     rows: list[Row]
@@ -88,11 +88,11 @@ def follow_protocol(run: Parts, trained_s: float) -> Protocol:
     """Measure a run that has ended.
 
     Args:
-        run: It, with `Settings.compare.split` given.
-        trained_s: Seconds it took, which the other clone is given.
+        run: Parts of the run, with `Settings.compare.split` given.
+        trained_s: Seconds of the run, and of the other clone.
 
     Raises:
-        CorruptFile: The clone it began with is no longer whole.
+        CorruptFile: The snapshot of the clone is damaged.
     """
     settings = run.settings
     split, wrong = settings.compare.split, settings.compare.wrong
@@ -115,10 +115,10 @@ def follow_protocol(run: Parts, trained_s: float) -> Protocol:
 
 
 def check_protocol(settings: Settings) -> None:
-    """Whether the splits can be measured, before anything is trained.
+    """Check, before anything is trained, that the splits can be measured.
 
     Raises:
-        ConfigError: There is no such split, or the task cannot do what it asks for.
+        ConfigError: No split has this name, or it does not fit the task.
     """
     for key, name in (("compare.split", settings.compare.split), ("compare.wrong", settings.compare.wrong)):
         if name not in split_names():
@@ -127,11 +127,11 @@ def check_protocol(settings: Settings) -> None:
 
 
 def check_clone(run: Parts) -> None:
-    """Whether a run that goes on has kept what it is compared with.
+    """Check that a resumed run has the snapshots that it is compared with.
 
     Raises:
-        ConfigError: It never did.
-        CorruptFile: That is no longer whole.
+        ConfigError: It has none.
+        CorruptFile: One is damaged.
     """
     if not has_snapshot(run.folder / CLONE):
         raise ConfigError("this run kept no clone to compare with", "compare.split", FIX)
@@ -159,7 +159,7 @@ def _clone_for(run: Parts, seconds: float) -> LocalClient:
     cloner: BehaviourCloning = build(config, "warm_start.clone", policy, seed=settings.seed)
     if begin.weights is not None:
         cloner.load_pretrained(_snapshot(run, PRETRAINED))
-    source, limit = run.folder / EPISODES, math.inf  # the run held its own before
+    source, limit = run.folder / EPISODES, math.inf  # they fitted before
     if begin.episodes is not None:
         source, limit = Path(begin.episodes), begin.memory_gb * 1e9
     cloner.fit(stored(source, policy, begin.demonstrations, limit, run.progress.say, run.env.spec.only_agent))

@@ -8,10 +8,11 @@ from embodied.data import Segment
 from embodied.episode import Episode
 from embodied.rollout.play import Played
 from embodied.spec import EnvSpec
+from embodied.train.rollout import ORIGIN
 
 
 class WholeEpisodes:
-    """Makes episodes of played segments, with ids `<mode>-<attempt>-<count>-<seed>`.
+    """Makes episodes of played segments, with ids `<origin>/<mode>/<attempt>-<count>-<seed>`.
 
     Args:
         spec: Of the environments.
@@ -30,5 +31,5 @@ class WholeEpisodes:
         segment = self._score(played.segment)
         episodes = EpisodeAssembler(self._spec, self._attempt).add(segment)
         self.count += 1
-        name = f"{segment.mode}-{self._attempt}-{self.count:04d}"
+        name = f"{ORIGIN}/{segment.mode}/{self._attempt}-{self.count:04d}"
         return [replace(episode, id=f"{name}-{episode.seed}") for episode in episodes]

@@ -19,7 +19,7 @@ SMALL = [
 COMMAND = [sys.executable, "-m", "embodied.cli.main"]
 
 
-def embodied(*words: str, folder: Path, timeout: float = 120.0) -> "subprocess.CompletedProcess[str]":
+def embodied(*words: str, folder: Path, timeout: float = 240.0) -> "subprocess.CompletedProcess[str]":
     """Run the console command in this process, in a folder: its exit status and what it wrote.
 
     No end in `timeout` seconds fails the test.

@@ -99,7 +99,7 @@ def test_a_changed_state_is_found_in_the_step_it_changes(plain, step, monkeypatc
             fields["qpos"][:, 0] += 1e-12
         update(self, fields, memory)
 
-    # What is too small for float32 streams shows in the checksum one step later, where the state went on from it.
+    # A change too small for float32 streams shows in the checksum one step later, where the state went on from it.
     monkeypatch.setattr(Reach, "update", changed)
     found = replay_episode(settings_of(), plain[0])
     assert found.step == step + 1 and found.differs[0] in ("the state differs", "the applied control differs by 1e-12")

@@ -31,7 +31,7 @@ class LossyChannels:
     """Channels between stages, with faults drawn from a seed; nothing is lost for good, as senders repeat.
 
     Attributes:
-        faults: Counts of what happened to messages and acknowledgements.
+        faults: Counts of messages and acknowledgements by fault.
     """
 
     def __init__(self, seed: int) -> None:
@@ -82,7 +82,7 @@ class Clock:
 
 
 class Result:
-    """What a run of the loop leaves: weights, rows, updates and stored episodes."""
+    """Products of a run of the loop: weights, rows, updates and stored episodes."""
 
     def __init__(self, folder: Path, channels: Any) -> None:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""What a run came to is said although its plot or video cannot be drawn."""
+"""Results of a run are printed although its plot or video cannot be drawn."""
 
 import errno
 from pathlib import Path

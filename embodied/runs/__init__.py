@@ -1,0 +1,1 @@
+"""Runs on disk: settings, folders, checkpoints, and the parts made from settings."""
