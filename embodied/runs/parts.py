@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from embodied.build import build, require_parts
 from embodied.client import LocalClient, PolicyClient, RemoteClient
 from embodied.errors import ConfigError, MessageError
 from embodied.rollout.env import Env
-from embodied.build import build, require_parts
 from embodied.runs.checkpoint import check_spec
 from embodied.runs.settings import ClientSettings
 from embodied.serving.versioned_policy import VersionedPolicy

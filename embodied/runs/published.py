@@ -13,8 +13,8 @@ from embodied.runs.checkpoint import check_spec
 from embodied.runs.engines import with_engine
 from embodied.runs.parts import build_policy
 from embodied.runs.run_folder import resolve
-from embodied.settings import require
 from embodied.runs.settings import Settings, saved_config, typed
+from embodied.settings import require
 from embodied.spec import PolicySpec
 from embodied.weights.manifest import MAX_NUMBER, Manifest
 from embodied.weights.registry import Registry
