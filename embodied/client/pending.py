@@ -1,4 +1,4 @@
-"""An action chunk that was asked for and may not be there yet."""
+"""Pending action chunk of a submitted request."""
 
 from embodied.data import ActionChunk
 from embodied.wire.codecs import chunk_from_message
@@ -6,7 +6,7 @@ from embodied.wire.endpoint import Requester
 
 
 class Pending:
-    """The answer to one `RemoteClient.submit`, used by the thread that asked."""
+    """Pending answer to `RemoteClient.submit`, for the thread that asked."""
 
     def __init__(self, requester: Requester, id: int) -> None:
         self._requester, self._id = requester, id
@@ -17,15 +17,15 @@ class Pending:
         return self._chunk is not None or self._requester.answered(self._id)
 
     def result(self, timeout_s: float | None = None) -> ActionChunk:
-        """The chunk; asked again it returns the same one.
+        """Wait for the chunk; later calls return the same one.
 
         Args:
-            timeout_s: Longest wait here. After it the request goes on: ask again, or `cancel`.
+            timeout_s: Longest wait of this call; the request stays in flight after it.
 
         Raises:
             DeadlineExceeded: No answer in `timeout_s` (its `request` is None), or before the request's own deadline.
             EmbodiedError: As `PolicyClient.act`.
-            ValueError: It was cancelled, or raised already.
+            ValueError: The request was cancelled, or raised already.
         """
         if self._chunk is None:
             answer = self._requester.collect((self._id,), timeout_s)
@@ -33,5 +33,5 @@ class Pending:
         return self._chunk
 
     def cancel(self) -> None:
-        """Give it up; its answer is dropped when it comes."""
+        """Cancel the request; a later answer is dropped."""
         self._requester.cancel((self._id,))

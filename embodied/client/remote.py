@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.client.base import Mode, Version, asked_agents
 from embodied.client.pending import Pending
 from embodied.client.pushing import push
-from embodied.client.shared_memory import Lender
+from embodied.client.shared_memory import SharedMemoryWriter
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import MessageError, NotShared, SpecMismatch, UserError, nearest
 from embodied.spec import EnvSpec, PolicySpec
@@ -70,7 +70,7 @@ class RemoteClient:
         self.served_as, self.build = policy, dict[str, Any]()
         self._streams: frozenset[str] | None = None
         self._block = SharedBlock() if is_local(address) else None
-        self._lender = Lender() if address.startswith("ipc://") else None
+        self._shared_memory = SharedMemoryWriter() if address.startswith("ipc://") else None
 
     def hello(self, env: EnvSpec | None = None, agent: str | Sequence[str] | None = None) -> PolicySpec:
         agents = asked_agents(env, agent)
@@ -97,16 +97,16 @@ class RemoteClient:
                 later. None for the client's `timeout_s`.
         """
         body, arrays = {"mode": mode, "priority": self._priority}, self._encode(observation, noise_keys)
-        if self._lender is not None:
-            said, rest = self._lender.lend(arrays)
+        if self._shared_memory is not None:
+            said, rest = self._shared_memory.write(arrays)
             try:
                 answer = self._requester.request(
                     "act", policy=self.served_as, body=body | said, arrays=rest, timeout_s=deadline_s
                 )
                 return chunk_from_message(answer.body, answer.arrays)
             except NotShared:
-                self._lender.close()
-                self._lender = None
+                self._shared_memory.close()
+                self._shared_memory = None
         answer = self._requester.request("act", policy=self.served_as, body=body, arrays=arrays, timeout_s=deadline_s)
         return chunk_from_message(answer.body, answer.arrays)
 
@@ -184,8 +184,8 @@ class RemoteClient:
         self._requester.close()
         if self._block is not None:
             self._block.close()
-        if self._lender is not None:
-            self._lender.close()
+        if self._shared_memory is not None:
+            self._shared_memory.close()
 
     def _encode(self, observation: Observation, noise_keys: NDArray[Any]) -> Arrays:
         if not isinstance(noise_keys, np.ndarray) or noise_keys.dtype != np.int64:

@@ -42,7 +42,7 @@ class ServerGateways:
         self._key = _api_key(settings.api_key)
         if settings.openpi is not None or settings.groot is not None:
             self._keys = _gateway_keys(settings.keys)
-            spec = _policy(settings, slots).host.spec
+            spec = _policy(settings, slots).policy.spec
             for check, _, options in self._wanted(settings.address).values():
                 check(options, spec)
 

@@ -1,4 +1,4 @@
-"""`embodied serve` from its settings: desks of policies, the server, and what runs beside it: gateways, health page."""
+"""`embodied serve` from its settings: slots of policies, the server, its gateways and its health page."""
 
 import copy
 import logging
@@ -46,16 +46,16 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
     """
     torch.set_num_threads(settings.threads)
     with ExitStack() as stack:
-        desks = _desks(settings, own_policy, stack, announce)
+        slots = _slots(settings, own_policy, stack, announce)
         server = PolicyServer(
-            desks,
+            slots,
             settings.address,
             settings.keys,
             max_wait_s=settings.max_wait_ms / 1000,
             max_rows=settings.max_rows,
             max_requests=settings.max_requests,
         )
-        beside = ServerGateways(settings, desks, announce)
+        beside = ServerGateways(settings, slots, announce)
         if settings.http is not None:
             health = HealthServer(settings.http, lambda: {**server.snapshot, "gateways": beside.status()})
             announce(f"health, metrics and status at http://{health.start()}")
@@ -72,7 +72,7 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
             raise beside.error
 
 
-def _desks(
+def _slots(
     settings: ServeSettings, own_policy: bool, stack: ExitStack, announce: Callable[[str], object]
 ) -> dict[str, PolicySlot]:
     if settings.upstream is not None:
@@ -80,15 +80,15 @@ def _desks(
     if settings.policies is not None:
         return {name: _of_run(settings, run) for name, run in settings.policies.items()}
     if settings.run is not None:
-        desk = _of_run(settings, settings.run)
-        return {desk.host.spec.name: desk}
+        slot = _of_run(settings, settings.run)
+        return {slot.policy.spec.name: slot}
     env = make_env(settings.task, settings.env, 1, seed=0)
     policy = make_policy(with_engine(settings.policy, settings.engine), env.spec, seed=0)
     env.close()
     registry = None
     if settings.weights is not None:
         registry = _registry(settings, settings.weights, settings.keys)
-    return {policy.spec.name: _desk(settings, policy, registry, settings.policy)}
+    return {policy.spec.name: _slot(settings, policy, registry, settings.policy)}
 
 
 def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
@@ -97,13 +97,13 @@ def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
     torch.set_num_threads(settings.threads)
     number = whole_number(settings.version)
     if number == "latest":
-        return _desk(settings, opened.policy, opened.registry, opened.settings.policy)
-    desk = _desk(settings, opened.policy, None, opened.settings.policy)
-    desk.host.switch(*opened.registry.read(opened.policy.spec.name, number))
-    return desk
+        return _slot(settings, opened.policy, opened.registry, opened.settings.policy)
+    slot = _slot(settings, opened.policy, None, opened.settings.policy)
+    slot.policy.switch(*opened.registry.read(opened.policy.spec.name, number))
+    return slot
 
 
-def _desk(
+def _slot(
     settings: ServeSettings,
     policy: Policy,
     registry: Registry | None,
@@ -151,9 +151,9 @@ def _edge(
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else VersionedPolicy(policy).version)
     stack.callback(upstream.close)
     _await_first(VersionedPolicy(policy), registry, upstream, announce)
-    desk = _desk(settings, policy, registry, build, upstream)
-    hosts.append(desk.host)
-    return {known.policy: desk}
+    slot = _slot(settings, policy, registry, build, upstream)
+    hosts.append(slot.policy)
+    return {known.policy: slot}
 
 
 def _await_first(

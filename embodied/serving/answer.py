@@ -1,4 +1,4 @@
-"""Who asked a station something, and how it answers: at once or later."""
+"""Callers of a server, with their permissions, and answers that may be given later."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from embodied.wire.credentials import PERMISSIONS
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sent a message, as its keys say.
+    """Sender of a message, by its credentials.
 
     Attributes:
-        name: Name of its certificate; empty on a socket without keys, which only this machine can reach.
-        permissions: What it may do, of `PERMISSIONS`.
+        name: Name of its certificate; empty on a socket without credentials, which only this machine can reach.
+        permissions: Some of `PERMISSIONS`.
     """
 
     name: str = ""
     permissions: frozenset[str] = frozenset(PERMISSIONS)
 
     def require(self, permission: str, kind: str) -> None:
-        """Raise `Unauthorized` unless the caller has a permission."""
+        """Raise `Unauthorized` unless the caller has a permission for messages of a kind."""
         if permission not in self.permissions:
             # `add` takes away permissions that it does not name.
             wanted = ",".join(one for one in PERMISSIONS if one in self.permissions or one == permission)
@@ -36,12 +36,12 @@ class Caller:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answers one message; may be kept and used once, later, in the serving thread.
+    """Answer to one message; may be kept and sent once, later, in the serving thread.
 
     Attributes:
-        session: Who asked.
-        send: Takes kind, body and arrays.
-        refuse: Takes the error.
+        session: Label of the session that asked.
+        send: Sends kind, body and arrays.
+        refuse: Sends an error.
     """
 
     session: str

@@ -1,4 +1,4 @@
-"""Which requests are computed together, and when. No clock of its own, no transport, no policy."""
+"""Batching of requests: which ones are computed together, and when. No clock, transport or policy."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -13,7 +13,7 @@ from embodied.errors import Busy
 from policies.base import Mode
 
 Takes = Callable[[int], float]
-"""Rows of a batch to the seconds it takes."""
+"""Maps the rows of a batch to the seconds that it takes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -21,15 +21,15 @@ class Request:
     """One client's observation rows.
 
     Attributes:
-        peer: Where the answer goes.
-        id: Number the answer repeats.
-        session: Who asks.
-        observation: The streams the policy needs, checked; they may be read-only views of what arrived.
+        peer: Connection for the answer.
+        id: Number that the answer repeats.
+        session: Session of the client.
+        observation: Streams that the policy needs, checked; they may be read-only views of received frames.
         noise_keys: [B, 5].
         mode: `sample` or `mean`; only requests of one mode are computed together.
         arrived: Time of arrival, seconds.
         expires: Time after which the answer is of no use, seconds.
-        robot: Whether something moves while it waits.
+        robot: Whether a robot waits for the answer.
         rows: Number of rows.
         size: Bytes of the streams.
     """
@@ -56,18 +56,18 @@ _NO_WAIT_S = 0.001  # a poll cannot wait for less
 
 
 class Batcher:
-    """A bounded queue that gives batches: robots first, then simulators, each session in turn.
+    """Bounded queue that gives batches: robots first, then simulators, each session in turn.
 
-    A batch is ready when it is full, when a robot waits, when every simulator that might join has asked, or when the
-    oldest request has waited `max_wait_s`. So neither a robot nor a lone client ever waits for companions. A simulator
-    that has waited `age_s` goes before later robots.
+    A batch is ready when it is full, when a robot waits, when every active simulator has asked, or when the oldest
+    request has waited `max_wait_s`. So neither a robot nor a lone client waits for others. A simulator that has waited
+    `age_s` precedes later robots.
 
     Args:
-        max_wait_s: Longest wait for companions, seconds.
+        max_wait_s: Longest wait for other requests, seconds.
         max_rows: Rows of a full batch; a larger request is a batch of its own.
         max_requests: Length of the queue.
         max_per_session: Requests of one session in the queue.
-        max_bytes: Size of what waits.
+        max_bytes: Bytes of all waiting requests.
         age_s: Wait after which a simulator counts as a robot, seconds.
     """
 
@@ -84,7 +84,7 @@ class Batcher:
         self._max_wait_s, self._max_rows, self._max_requests = max_wait_s, max_rows, max_requests
         self._max_per_session, self._max_bytes, self._age_s = max_per_session, max_bytes, age_s
         self._queue: list[Request] = []
-        self._served: dict[Hashable, int] = {}  # who waits again to the last batch they were in
+        self._served: dict[Hashable, int] = {}  # session with waiting requests to its last batch
         self._batch = 0
         self._fill([])
 
@@ -93,24 +93,24 @@ class Batcher:
 
     @property
     def robots(self) -> int:
-        """Robots' requests that wait."""
+        """Waiting requests of robots."""
         return self._robots
 
     @property
     def rows(self) -> int:
-        """Rows that wait."""
+        """Waiting rows."""
         return self._rows
 
     @property
     def oldest(self) -> float:
-        """When the oldest request arrived; infinity for none."""
+        """Arrival time of the oldest request; infinity for none."""
         return self._queue[0].arrived if self._queue else float("inf")
 
     def wait(self, rows: int, robot: bool, takes: Takes) -> float:
         """Seconds until a request that arrives now would be answered.
 
         Args:
-            rows: Of the request.
+            rows: Rows of the request.
             robot: Whether only robots go first.
             takes: Seconds that a batch of so many rows takes.
         """
@@ -119,8 +119,9 @@ class Batcher:
         return (full * takes(self._max_rows) if full else 0.0) + (takes(rest) if rest else 0.0)
 
     def add(self, request: Request) -> Request | None:
-        """Queue a request. In a full one it may displace one of a greedier session, or a simulator's if it is a
-        robot's; returns that one.
+        """Queue a request; returns a request that it displaced, or None.
+
+        In a full queue it may displace one of a session with more requests, or a simulator's if it is a robot's.
 
         Raises:
             Busy: The queue is full, or the session has too many in it.
@@ -139,7 +140,7 @@ class Batcher:
         return displaced
 
     def expired(self, now: float, takes: Takes) -> list[Request]:
-        """Take out the requests that could not be answered in time any more, were each computed alone now."""
+        """Remove the requests that could not be answered in time even if computed alone now."""
         if self._first_expiry == float("inf"):
             return []
         late = [request for request in self._queue if request.expires <= now + takes(request.rows)]
@@ -149,23 +150,23 @@ class Batcher:
         return late
 
     def clear(self) -> list[Request]:
-        """Take out everything."""
+        """Remove all requests."""
         gone = self._queue
         self._fill([])
         return gone
 
     def forget(self, session: Hashable, peer: bytes | None = None) -> int:
-        """Take out what a session has asked, over one connection or any; returns how many requests."""
+        """Remove a session's requests, over one connection or any; returns their number."""
         before = len(self._queue)
         self._fill([r for r in self._queue if r.session != session or peer not in (None, r.peer)])
         return before - len(self._queue)
 
     def due(self, active: AbstractSet[Hashable], takes_s: float = 0.0) -> float:
-        """When the next batch is ready: infinity with an empty queue, minus infinity for at once.
+        """Time at which the next batch is ready: infinity with an empty queue, minus infinity for at once.
 
         Args:
-            active: Simulators that might ask soon.
-            takes_s: Seconds that a batch takes, 0 for not known: to wait longer than that for companions gains nothing.
+            active: Simulators that are likely to ask soon.
+            takes_s: Seconds that a batch takes, 0 for unknown; a longer wait for others gains nothing.
         """
         if not self._queue:
             return float("inf")
@@ -176,7 +177,7 @@ class Batcher:
         return self._queue[0].arrived + min(self._max_wait_s, takes_s or self._max_wait_s)
 
     def take(self, now: float, takes: Takes) -> list[Request]:
-        """The next batch: the first request's mode, as many as fit without making one of them late."""
+        """Take the next batch: requests of the first one's mode, as many as fit without making one late."""
         if len(self._queue) <= 1:
             batch = self._queue
             self._fill([])
@@ -213,7 +214,7 @@ class Batcher:
         return [self._queue[rank[-1]] for rank in sorted(ranked)]
 
     def _greediest(self, newcomer: Request) -> Request | None:
-        """The newest request of the session that has most, if the newcomer deserves its place."""
+        """Newest request of the session with most requests, if the newcomer takes precedence over it."""
         last = {request.session: request for request in self._queue}
         if newcomer.robot and self._robots < len(self._queue):
             last = {session: request for session, request in last.items() if not request.robot} or last

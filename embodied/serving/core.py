@@ -1,4 +1,4 @@
-"""The policy server as a state machine: messages in, messages out, no sockets; testable with a fake clock."""
+"""Core of the policy server, a state machine without sockets: messages in, messages out, on any clock."""
 
 import logging
 import time
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 faults = Faults(log)
 
 _MAX_SESSIONS = 1024
-_SUCCESSOR_S = 0.5  # when whoever asked a server that ends should ask again
-_LOADING_WAIT_S = 0.001  # how long a version that has been loaded waits for its switch
-_VIEW_BYTES = 1 << 16  # larger arrays stay where the socket put them until a batch copies them
+_SUCCESSOR_S = 0.5  # when clients of a stopping server should retry
+_LOADING_WAIT_S = 0.001  # longest wait of a loaded version for its switch
+_VIEW_BYTES = 1 << 16  # larger arrays remain in the received frames until a batch copies them
 
 _GREEDY = ("this client sends more than its share", "ask more slowly")
 _STOPPING = ("the server is stopping", "ask its successor, or another server")
 
 LOCAL = Caller()
 
-# What each kind of message needs; None for any permission.
+# Permission that each kind of message needs; None for none.
 _PERMISSIONS = {
     "hello": None, "status": None, "heartbeat": None, "bye": None, "act": ACT, "reset": ACT, "outcome": ACT,
     "fetch": ACT, "probe": PUSH, "offer": PUSH, "range": PUSH, "set_active": ADMINISTER,
@@ -39,29 +39,29 @@ _PERMISSIONS = {
 
 
 class ServerCore:
-    """Answers the messages of many clients with several policies.
+    """Core of a server of several policies for many clients.
 
     Weights are switched in `tick`, between batches, since one thread does both.
 
     Args:
-        desks: Name to policy. A message that names none goes to the only one.
+        slots: Name to policy slot. A message that names no policy goes to the only one.
         max_wait_s: Longest wait for other simulators' requests, seconds; robots and lone clients never wait.
         max_rows: Rows of one batch.
-        max_requests: Requests that wait at most, per policy; a further one is told to come back.
+        max_requests: Waiting requests of one policy; a further one is refused as busy.
         heartbeat_s: Silence after which a session is sent a heartbeat.
-        expire_s: Silence after which a session is forgotten; it may come back as a new one.
-        rates: What one connection may send.
-        limits: What is taken from the wire.
-        clock: Seconds, monotonic.
+        expire_s: Silence after which a session is dropped; it may return as a new one.
+        rates: Rate limits of one connection.
+        limits: Limits on the size of messages.
+        clock: Monotonic seconds.
 
     Attributes:
         draining: Whether the server is about to end.
-        stopping: Whether it answers only what it has taken in before, and refuses the rest.
+        stopping: Whether it answers only messages received before, and refuses others.
     """
 
     def __init__(
         self,
-        desks: Mapping[str, PolicySlot],
+        slots: Mapping[str, PolicySlot],
         *,
         max_wait_s: float = 0.002,
         max_rows: int = 1024,
@@ -72,13 +72,13 @@ class ServerCore:
         limits: Limits = LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not desks:
+        if not slots:
             raise UserError("a server without a policy", "policy server", "give it one")
         self.draining = self.stopping = False
-        self._outbox, self._limits, self._clock, self._heartbeat_s = Replies(limits), limits, clock, heartbeat_s
-        self._services = {
-            name: PolicyQueue(name, desk, Batcher(max_wait_s, max_rows, max_requests), self._outbox, clock)
-            for name, desk in desks.items()
+        self._replies, self._limits, self._clock, self._heartbeat_s = Replies(limits), limits, clock, heartbeat_s
+        self._queues = {
+            name: PolicyQueue(name, slot, Batcher(max_wait_s, max_rows, max_requests), self._replies, clock)
+            for name, slot in slots.items()
         }
         self._sessions = Sessions(_MAX_SESSIONS, heartbeat_s, expire_s, rates, clock())
         self._refused = Counts()
@@ -88,39 +88,39 @@ class ServerCore:
         }  # fmt: skip
 
     @property
-    def desks(self) -> Mapping[str, PolicySlot]:
-        return {name: service.desk for name, service in self._services.items()}
+    def slots(self) -> Mapping[str, PolicySlot]:
+        return {name: queue.slot for name, queue in self._queues.items()}
 
     @property
     def counts(self) -> Counts:
-        """Of all policies, and of what was refused before any was asked."""
-        return sum((service.counts for service in self._services.values()), self._refused)
+        """Counts of all policies, and of messages refused before they reached one."""
+        return sum((queue.counts for queue in self._queues.values()), self._refused)
 
     @property
     def waiting(self) -> int:
-        """Requests in the queues."""
-        return sum(service.waiting for service in self._services.values())
+        """Waiting requests."""
+        return sum(queue.waiting for queue in self._queues.values())
 
     @property
     def loading(self) -> bool:
         """Whether a version is being loaded."""
-        return any(service.desk.loader.busy for service in self._services.values())
+        return any(queue.slot.loader.busy for queue in self._queues.values())
 
     @property
     def computing_since(self) -> float | None:
-        """When the batch that is being computed was begun, None between batches. Any thread may look."""
-        return next((s.computing_since for s in self._services.values() if s.computing_since is not None), None)
+        """Start of the batch that is being computed, None between batches. From any thread."""
+        return next((s.computing_since for s in self._queues.values() if s.computing_since is not None), None)
 
     def handle(self, peer: bytes, frames: Sequence[Buffer], caller: Caller | None = LOCAL, waited: float = 0.0) -> None:
-        """Take in one message. Whatever is wrong with it is answered with one `error`, never raised.
+        """Handle one message. Every fault is answered with one `error`, and never raised.
 
         Args:
-            peer: The connection it came over, to which the answer goes.
-            frames: Its frames; large ones are looked at until their batch has been computed.
-            caller: Who sent it; None for one whose key is not, or no longer, known.
-            waited: Seconds for which it may have been here already.
+            peer: Connection that it came over, to which the answer goes.
+            frames: Its frames; large ones are read until their batch has been computed.
+            caller: Its sender; None for an unknown or removed key.
+            waited: Seconds that it may have waited already.
         """
-        id, service = 0, None
+        id, queue = 0, None
         try:
             header = self._open(peer, frames)
             message = header.message
@@ -132,68 +132,68 @@ class ServerCore:
             if self.stopping and message.kind not in ("heartbeat", "bye"):
                 raise _Pressed(_STOPPING, _SUCCESSOR_S)
             self._charge(peer, message.kind, frames)
-            service = self._find(message)
+            queue = self._find(message)
             decode_arrays(header, frames[1:], _VIEW_BYTES)
             session = self._sessions.hear(peer, caller.name, message.session, self._clock())
-            self._dispatch(peer, session, message, header.arrays, waited, service)
+            self._dispatch(peer, session, message, header.arrays, waited, queue)
         except EmbodiedError as error:
-            self._refuse(peer, id, error, service)
+            self._refuse(peer, id, error, queue)
         except Exception as error:
             faults.say("a message could not be handled", error)
-            self._refuse(peer, id, unexpected(error, service.name if service else ", ".join(self._services)), service)
+            self._refuse(peer, id, unexpected(error, queue.name if queue else ", ".join(self._queues)), queue)
 
     def tick(self, draining: bool = False) -> list[Reply]:
         """Switch weights, then compute at most one batch, if one is ready or the server is `draining`.
 
         Returns:
-            What is to be sent, before the next `tick`: frames may be views of what a policy will use again.
+            Replies, to be sent before the next `tick`: frames may be views of arrays that a policy reuses.
         """
         now = self._clock()
         ready = []
-        for service in self._services.values():
-            service.switch()
-            if service.waiting:
-                service.refuse_late(now)
-                if service.waiting and (draining or service.due(now) <= now):
-                    ready.append(service)
+        for queue in self._queues.values():
+            queue.switch()
+            if queue.waiting:
+                queue.refuse_late(now)
+                if queue.waiting and (draining or queue.due(now) <= now):
+                    ready.append(queue)
         if ready:
-            min(ready, key=lambda service: service.rank).compute()
+            min(ready, key=lambda queue: queue.rank).compute()
         for session in self._sessions.tick(now):
-            self._outbox.say(session.peer, "heartbeat", session=session.key[1])
-        return self._outbox.take()
+            self._replies.say(session.peer, "heartbeat", session=session.key[1])
+        return self._replies.take()
 
     def wait(self) -> float:
         """Seconds until `tick` has something to do, at most the heartbeat's interval."""
         now = self._clock()
-        due = min(service.due(now) for service in self._services.values())
+        due = min(queue.due(now) for queue in self._queues.values())
         longest = _LOADING_WAIT_S if self.loading else self._heartbeat_s
         return min(max(due - now, 0.0), longest)
 
     def dismiss(self) -> list[Reply]:
-        """Refuse everything that waits."""
-        for service in self._services.values():
-            service.dismiss(_Pressed(_STOPPING, _SUCCESSOR_S), _SUCCESSOR_S)
-        return self._outbox.take()
+        """Refuse all waiting requests."""
+        for queue in self._queues.values():
+            queue.dismiss(_Pressed(_STOPPING, _SUCCESSOR_S), _SUCCESSOR_S)
+        return self._replies.take()
 
     def farewell(self) -> list[Reply]:
-        """A `bye` for every session."""
+        """Send `bye` to every session."""
         for session in self._sessions:
-            self._outbox.say(session.peer, "bye", session=session.key[1])
-        return self._outbox.take()
+            self._replies.say(session.peer, "bye", session=session.key[1])
+        return self._replies.take()
 
     def status(self, policy: str = "") -> dict[str, Any]:
-        """What the server says of a policy, or of its only one."""
+        """Status of a policy, or of the only one."""
         return self._named(policy).status(len(self._sessions))
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything about the server in plain values: `ready`, `draining`, `sessions`, `policies`, `limits`."""
+        """State of the server in plain values: `ready`, `draining`, `sessions`, `policies`, `limits`."""
         sessions = len(self._sessions)
         return {
             "ready": not self.draining,
             "draining": self.draining,
             "sessions": sessions,
             "refused": dict(vars(self._refused)),
-            "policies": {name: service.measured(sessions) for name, service in self._services.items()},
+            "policies": {name: queue.measured(sessions) for name, queue in self._queues.items()},
             "limits": dict(self._said),
         }
 
@@ -213,81 +213,83 @@ class ServerCore:
             raise _Pressed(_GREEDY, wait)
 
     def _find(self, message: Message) -> PolicyQueue | None:
-        """Whom a message concerns: nobody in particular, for one about the session."""
+        """Queue of the policy that a message concerns; None for a message about the session."""
         if message.kind in ("heartbeat", "bye"):
             return None
         if message.kind not in _PERMISSIONS:
-            raise MessageError(f"a policy server takes no {message.kind}", "policy server", "ask the right station")
+            raise MessageError(
+                f"a policy server takes no {message.kind}", "policy server", "send it to the right server"
+            )
         return self._named(message.policy)
 
     def _named(self, name: str) -> PolicyQueue:
-        """The policy served under a name, or whose own name that is; the only one for no name."""
-        service = self._services.get(name)
-        if service is not None:
-            return service
-        known = list(self._services.values())
-        same = [one for one in known if name in ("", one.host.spec.name)]
+        """Queue of the policy served under a name, or with that own name; the only one for no name."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            return queue
+        known = list(self._queues.values())
+        same = [one for one in known if name in ("", one.policy.spec.name)]
         if len(same) == 1:
             return same[0]
-        served = f"this one serves {', '.join(sorted(self._services))}"
+        served = f"this one serves {', '.join(sorted(self._queues))}"
         if not name:
             raise UserError("several policies are served here and none is named", "policy server", served)
         raise UserError(
             f"policy {name[:100]} is not served here",
             "policy server",
-            served if len(known) == 1 else f"{served}; {nearest(name, self._services)}",
+            served if len(known) == 1 else f"{served}; {nearest(name, self._queues)}",
         )
 
     def _dispatch(
-        self, peer: bytes, session: Session, message: Message, form: Form, waited: float, service: PolicyQueue | None
+        self, peer: bytes, session: Session, message: Message, form: Form, waited: float, queue: PolicyQueue | None
     ) -> None:
         _set_priority(session, message)
-        if service is None:
+        if queue is None:
             if message.kind == "bye":
-                for one in self._services.values():
+                for one in self._queues.values():
                     one.forget(session, peer)
-                    one.desk.leave(session.label)
+                    one.slot.leave(session.label)
                 self._sessions.forget(session)
             return
         match message.kind:
             case "act":
-                service.enqueue(peer, session, message, form, waited)
+                queue.enqueue(peer, session, message, form, waited)
             case "hello":
-                service.greet(peer, session, message)
+                queue.greet(peer, session, message)
             case "outcome":
                 if message.id > session.outcome:  # else sent again after a lost connection
-                    service.count_outcomes(message)
+                    queue.count_outcomes(message)
                     session.outcome = message.id
-                self._outbox.say(peer, "ack", message.id)
+                self._replies.say(peer, "ack", message.id)
             case "reset":
-                self._outbox.say(peer, "ack", message.id, {"forgotten": service.forget(session, peer)})
+                self._replies.say(peer, "ack", message.id, {"forgotten": queue.forget(session, peer)})
             case "status":
-                record = getattr(service.desk.versions, "record_edge", None)
+                record = getattr(queue.slot.versions, "record_edge", None)
                 if record is not None and "follow" in message.body:
                     record(session.label, message.body)
-                self._outbox.say(peer, "status", message.id, service.status(len(self._sessions)))
+                self._replies.say(peer, "status", message.id, queue.status(len(self._sessions)))
             case _:
-                service.desk.handle(message, self._answer(peer, session, message.id, service))
+                queue.slot.handle(message, self._answer(peer, session, message.id, queue))
 
-    def _answer(self, peer: bytes, session: Session, id: int, service: PolicyQueue) -> Answer:
+    def _answer(self, peer: bytes, session: Session, id: int, queue: PolicyQueue) -> Answer:
         return Answer(
             session.label,
-            lambda kind, body, arrays: self._outbox.say(peer, kind, id, body, arrays),
-            lambda error: service.refuse(peer, id, error),
+            lambda kind, body, arrays: self._replies.say(peer, kind, id, body, arrays),
+            lambda error: queue.refuse(peer, id, error),
         )
 
-    def _refuse(self, peer: bytes, id: int, error: EmbodiedError, service: PolicyQueue | None) -> None:
+    def _refuse(self, peer: bytes, id: int, error: EmbodiedError, queue: PolicyQueue | None) -> None:
         retry_s = error.wait_s if isinstance(error, _Pressed) else None
-        if service is not None:
-            service.refuse(peer, id, error, retry_s)
+        if queue is not None:
+            queue.refuse(peer, id, error, retry_s)
             return
         self._refused.errors += 1
         self._refused.busy += isinstance(error, Busy)
-        self._outbox.refuse(peer, id, error, retry_s or 0.0)
+        self._replies.refuse(peer, id, error, retry_s or 0.0)
 
 
 class _Pressed(Busy):
-    """Busy for a time that is known."""
+    """Busy, with the time after which to retry."""
 
     def __init__(self, why: tuple[str, str], wait_s: float) -> None:
         what, fix = why

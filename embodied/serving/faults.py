@@ -1,4 +1,4 @@
-"""Logs errors nobody foresaw, without letting whoever causes them fill the disk."""
+"""Bounded logging of unexpected errors, so that no client can fill the disk."""
 
 import logging
 import threading
@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable
 
 _EVERY_S = 60.0
-_TRACEBACKS = 8  # of distinct errors per minute: a client may put other words in each
+_TRACEBACKS = 8  # of distinct errors per minute: a client may vary the text
 
 
 class Faults:
-    """Each distinct error's traceback once a minute, then one line when its count reaches 10, 100, 1000, ...
+    """Logs each distinct error's traceback once a minute, then one line when its count reaches 10, 100, 1000, ...
 
-    Errors are the same if what failed, their type and the last line of their text are. Beyond eight different ones a
-    minute the others are counted as one. May be used by several threads.
+    Two errors are the same if the failed action, their type and the last line of their text are. Beyond eight distinct
+    ones a minute all others are counted as one. Thread-safe.
 
     Args:
-        log: Where to.
-        clock: Seconds, monotonic.
+        log: Logger to write to.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def say(self, what: str, error: BaseException) -> None:
-        """Log an error that was caught; `what` went wrong."""
+        """Log a caught error; `what` names the failed action."""
         last = (str(error).splitlines() or [""])[-1][:200]
         text = f"{what}: {type(error).__name__}: {last}"
         with self._lock:

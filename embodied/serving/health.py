@@ -1,7 +1,7 @@
-"""The pages about a server for this machine: `/healthz`, `/metrics`, `/status`, plain HTTP on loopback.
+"""Health pages of a server for this machine: `/healthz`, `/metrics`, `/status`, plain HTTP on loopback.
 
-One thread answers, apart from the one that serves, so that a server that hangs can still be told from one that is
-well. Every connection is bounded in bytes and time, and one that lingers makes way for the next.
+A thread apart from the serving one answers, so that a hanging server is detected. Every connection is bounded in bytes
+and time, and the oldest is closed for the newest.
 """
 
 import ipaddress
@@ -28,15 +28,15 @@ Snapshot = Callable[[], Mapping[str, Any]]
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]*):(\d{1,5})")
 _CONNECTIONS = 16
 _REQUEST_BYTES = 8192
-_DISCARD_BYTES = 2**20  # what is read after an answer, since closing on unread bytes would tear the answer
+_DISCARD_BYTES = 2**20  # read after an answer, since closing with unread bytes would reset the connection
 _TIME_S = 5.0
 _LOOK_S = 0.2
-_PAUSE_S = 0.002  # after each answer, so that who asks without end leaves the interpreter to the serving thread
+_PAUSE_S = 0.002  # after each answer, so that a flood of requests leaves the interpreter to the serving thread
 _FRESH_S = 0.1
 _TEXT = "text/plain; charset=utf-8"
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
-    500: "Internal Server Error", 503: "PolicyQueue Unavailable",
+    500: "Internal Server Error", 503: "Service Unavailable",
 }  # fmt: skip
 
 
@@ -51,16 +51,16 @@ class _Connection:
 
 
 class HealthServer:
-    """Answers GET and HEAD: `/healthz` with 200 while the server is well, else with 503 and one line that says why;
-    `/metrics` for Prometheus; `/status` with the snapshot as JSON.
+    """HTTP server of the health pages, for GET and HEAD.
 
-    It has no keys, so it listens on loopback only, where every program of this machine may read it.
+    `/healthz` answers 200 while the server is well, else 503 with the reason in one line; `/metrics` is for Prometheus;
+    `/status` is the snapshot as JSON. It has no credentials, so it listens on loopback only.
 
     Args:
         address: `host:port` of this machine, such as `127.0.0.1:8080`; `:0` takes a free port.
-        snapshot: Called in the answering thread: plain values as `PolicyServer.snapshot` has them; any may be missing.
+        snapshot: Called in the answering thread; plain values of `PolicyServer.snapshot`, of which any may be missing.
         stale_s: Age of a snapshot in seconds from which the serving thread counts as hanging.
-        clock: Of the times in the snapshot, seconds.
+        clock: Clock of the times in the snapshot, seconds.
 
     Raises:
         UserError: The address is malformed or beyond loopback, or the package prometheus-client is missing.
@@ -84,7 +84,7 @@ class HealthServer:
         self._pages: dict[str, tuple[float, tuple[int, str, bytes]]] = {}
 
     def start(self) -> str:
-        """Listen and answer; returns `host:port` with the port that was found.
+        """Listen and answer; returns `host:port`, with the port found for port 0.
 
         Raises:
             UserError: The address is in use, or not of this machine.
@@ -108,7 +108,7 @@ class HealthServer:
         return self.address
 
     def close(self) -> None:
-        """Stop answering; at most a moment."""
+        """Stop the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2 * _TIME_S)
@@ -134,7 +134,7 @@ class HealthServer:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # gone again, or no file descriptor is left, and then it would be tried without end
+        except OSError:  # the client has gone, or no file descriptor is left; without a pause this would spin
             time.sleep(_PAUSE_S)
             return
         sock.setblocking(False)
@@ -215,9 +215,9 @@ class HealthServer:
 
 
 def judge(snapshot: Mapping[str, Any], now: float, stale_s: float) -> tuple[int, str]:
-    """The status of `/healthz` and its line, from a snapshot and the time on its clock."""
+    """HTTP status and line of `/healthz`, from a snapshot and the time on its clock."""
     if snapshot.get("draining"):
-        return 503, "draining: it answers what has arrived and ends"
+        return 503, "draining: it answers received requests and ends"
     if not snapshot.get("ready"):
         return 503, "starting: it is not ready yet"
     taken, since = number(snapshot.get("taken")), number(snapshot.get("computing_since"))

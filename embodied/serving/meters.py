@@ -1,4 +1,4 @@
-"""What a server measures of itself: counts, how long a batch takes, how long an answer took."""
+"""Meters of a server: counts, time of a batch, latency of answers."""
 
 from bisect import bisect_left
 from collections import deque
@@ -14,7 +14,7 @@ BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
 
 @dataclass
 class Counts:
-    """What has been done since the start."""
+    """Counts since the start."""
 
     requests: int = 0
     rows: int = 0
@@ -29,23 +29,23 @@ class Counts:
 
 
 class BatchTime:
-    """How long a batch will take, as far as one can tell.
+    """Estimate of the time that a batch takes.
 
-    The median of the last batches of about this many rows, so that one slow batch says nothing; halved with every
-    second in which there was none, so that a slow stretch, after which everyone was refused, is tried again. If that
-    try is much faster than what is remembered, the slow stretch is over and forgotten. A size that was never seen is
-    taken for the next smaller one that was.
+    It is the median of the last batches of about the same number of rows, so that one slow batch has no effect. It is
+    halved with every second without a batch, so that after a slow period, in which all requests were refused, one is
+    tried again; if that is much faster than the median, the old times are dropped. An unknown size counts as the next
+    smaller known one.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
 
     def add(self, rows: int, seconds: float, now: float) -> None:
-        """A batch of so many rows that ended now took this long."""
+        """Record the duration of a batch that ended now."""
         self._sizes.setdefault(rows.bit_length(), _Size()).add(seconds, now)
 
     def estimate(self, rows: int, now: float) -> float:
-        """Seconds."""
+        """Estimated seconds of a batch of so many rows."""
         known = self._sizes.get(rows.bit_length())
         if known is None:
             smaller = [size for size in self._sizes if size < rows.bit_length()]
@@ -61,15 +61,15 @@ class _Size:
         self.median, self.at = 0.0, 0.0
 
     def add(self, seconds: float, now: float) -> None:
-        # Without a pause the next batches tell soon enough; after one, each might be the only one for a long time.
+        # After a pause this may be the only batch for a long time; without one the next batches correct the median.
         if now - seconds - self.at >= _IDLE_S and seconds < self.median / 2:
             self._last.clear()
         self._last.append(seconds)
-        self.median, self.at = median_low(self._last), now  # of few, one slow batch says nothing either
+        self.median, self.at = median_low(self._last), now  # low, so that one slow batch of few has no effect
 
 
 class Latency:
-    """A histogram of seconds with the upper bounds `BUCKETS_S`; the last count is of what was longer."""
+    """Histogram of seconds with the upper bounds `BUCKETS_S`; the last count is of longer times."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
@@ -80,7 +80,7 @@ class Latency:
         self.sum += seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """`buckets` upper bounds in seconds, `counts` one more than those and not cumulated, `sum` seconds, `count`."""
+        """`buckets` upper bounds in seconds, `counts` one more and not cumulated, `sum` seconds, `count`."""
         return {
             "buckets": list(BUCKETS_S), "counts": list(self.counts), "sum": self.sum, "count": sum(self.counts),
         }  # fmt: skip

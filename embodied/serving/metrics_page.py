@@ -1,4 +1,4 @@
-"""What Prometheus reads of a server: its snapshot as metrics, by policy."""
+"""Metrics page for Prometheus: a server's snapshot as metrics, by policy."""
 
 import math
 import time
@@ -22,11 +22,11 @@ _TEXT = 200
 
 
 class MetricsPage:
-    """Renders a server's snapshot in Prometheus' text format, beside the process's own memory and CPU.
+    """Renders a server's snapshot in Prometheus' text format, with the process's memory and CPU.
 
     Args:
-        snapshot: See `embodied.serving.health.HealthServer`; what is missing or malformed in it is left out.
-        clock: Of the times in the snapshot, seconds.
+        snapshot: See `embodied.serving.health.HealthServer`; missing or malformed values are left out.
+        clock: Clock of the times in the snapshot, seconds.
 
     Raises:
         UserError: The package prometheus-client is missing.
@@ -53,11 +53,11 @@ class MetricsPage:
         return CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
     def describe(self) -> list[Any]:
-        """Nothing is known before a snapshot is taken."""
+        """No metrics before the first snapshot."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """The metrics of one snapshot."""
+        """Metrics of one snapshot."""
         from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
         snapshot, now = self._snapshot(), self._clock()
@@ -83,14 +83,14 @@ class MetricsPage:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """Value as a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
         return None
     return float(value)
 
 
 def _counters(policies: Mapping[str, Any], refused: Mapping[str, Any]) -> Iterator[Any]:
-    """Counts by policy; under no name those of messages that concern none."""
+    """Counts by policy; under the empty name those of messages that concern none."""
     from prometheus_client.core import CounterMetricFamily
 
     counts = {name: _mapping(_mapping(state).get("counts")) for name, state in policies.items()}
@@ -192,7 +192,7 @@ def _scaled(value: Any, factor: float) -> float | None:
 
 
 def _text(value: Any) -> str:
-    """Text that can be a label's value."""
+    """Text that is valid as a label's value."""
     return str(value)[:_TEXT].encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""One policy of a server: its queue of requests, its batches, and what is measured of them. No sockets."""
+"""Queue of one policy of a server: its requests, batches and meters. No sockets."""
 
 import logging
 from collections import OrderedDict
@@ -38,40 +38,39 @@ Form = tuple[Entry, ...]
 log = logging.getLogger(__name__)
 faults = Faults(log)
 
-_FORMS = 256  # announcements of `act` found right that are remembered
+_FORMS = 256  # announcements of `act` that passed their checks
 _ACTIVE_S = 0.5  # a simulator that asked this recently is waited for
 
 
 class PolicyQueue:
-    """Answers what is asked of one policy.
+    """Queue of one policy: checks requests, computes batches, counts.
 
     Args:
-        name: Under which it is served.
-        desk: Its host, and what switches its weights.
-        batcher: Holds the requests.
-        outbox: Where answers go.
-        clock: Seconds, monotonic.
+        name: Name under which the policy is served.
+        slot: Slot of the policy.
+        batcher: Queue of its requests.
+        replies: Replies of the server.
+        clock: Monotonic seconds.
 
     Attributes:
-        computing_since: When the batch that is being computed was begun, None between batches; another thread may
-            look.
+        computing_since: Start of the batch that is being computed, None between batches; readable from any thread.
     """
 
     def __init__(
-        self, name: str, desk: PolicySlot, batcher: Batcher, outbox: Replies, clock: Callable[[], float]
+        self, name: str, slot: PolicySlot, batcher: Batcher, replies: Replies, clock: Callable[[], float]
     ) -> None:
-        self.name, self.desk, self.counts = name, desk, Counts()
+        self.name, self.slot, self.counts = name, slot, Counts()
         self.computing_since: float | None = None
-        self._batcher, self._outbox, self._clock = batcher, outbox, clock
+        self._batcher, self._replies, self._clock = batcher, replies, clock
         self._batch_time, self._latency, self._batch_s = BatchTime(), Latency(), 0.0
         self._active: OrderedDict[Session, float] = OrderedDict()
-        self._stack, self._borrower = Stacker(), SharedMemoryReader()
-        self._keys = [(s.name, f"stream/{s.name}") for s in desk.host.spec.agent.observations]
+        self._stack, self._shared_memory = Stacker(), SharedMemoryReader()
+        self._keys = [(s.name, f"stream/{s.name}") for s in slot.policy.spec.agent.observations]
         self._forms: dict[Form, list[tuple[str, str]]] = {}  # to the streams with a time of their own
 
     @property
-    def host(self) -> VersionedPolicy:
-        return self.desk.host
+    def policy(self) -> VersionedPolicy:
+        return self.slot.policy
 
     @property
     def waiting(self) -> int:
@@ -80,11 +79,11 @@ class PolicyQueue:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Which of several services that are due computes first: the least."""
+        """Sort key of several due queues; the least computes first."""
         return not self._batcher.robots, self._batcher.oldest
 
     def due(self, now: float) -> float:
-        """When a batch is ready, see `Batcher.due`."""
+        """Time at which a batch is ready, see `Batcher.due`."""
         while self._active and now - next(iter(self._active.values())) >= _ACTIVE_S:
             self._active.popitem(last=False)
         if not self._batcher:
@@ -99,19 +98,19 @@ class PolicyQueue:
         if env is not None:
             offered = EnvSpec.from_dict(env)
             for agent in agents or [offered.only_agent]:
-                self.host.spec.check_env(offered, agent)
-        number, digest = self.host.version
-        manifest = self.host.manifest
-        self._outbox.say(
+                self.policy.spec.check_env(offered, agent)
+        number, digest = self.policy.version
+        manifest = self.policy.manifest
+        self._replies.say(
             peer,
             "hello",
             message.id,
             {
-                "spec": self.host.spec.to_dict(),
+                "spec": self.policy.spec.to_dict(),
                 "number": number,
                 "hash": digest,
                 "policy": self.name,
-                "build": dict(self.desk.build),
+                "build": dict(self.slot.build),
                 "manifest": None if manifest is None else manifest.to_dict(),
             },
         )
@@ -120,8 +119,8 @@ class PolicyQueue:
         """Queue an `act`.
 
         Args:
-            form: The arrays its header announces: what was found right once is not looked at again.
-            waited: Seconds it may have waited before it was looked at; off its deadline.
+            form: Arrays that its header announces; a form that passed its checks is not checked again.
+            waited: Seconds that it may have waited already, taken off its deadline.
 
         Raises:
             DeadlineExceeded: Its answer would come too late.
@@ -140,10 +139,10 @@ class PolicyQueue:
                 self.counts.late += 1
                 raise _late(takes, left, waited)
         if "block" in message.body:
-            form = form + self._borrower.fill(message)
+            form = form + self._shared_memory.fill(message)
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
-        self.host.check_content(seen)
+        self.policy.check_content(seen)
         if session.priority == SIMULATOR:
             self._active[session] = now
             self._active.move_to_end(session)
@@ -156,33 +155,33 @@ class PolicyQueue:
     def _read(
         self, arrays: Mapping[str, NDArray[Any]], form: Form, mode: Mode
     ) -> tuple[Observation, NDArray[np.int64]]:
-        """The streams the policy needs and the noise keys, their names, dtypes and shapes checked."""
+        """Streams that the policy needs, and noise keys, with names, dtypes and shapes checked."""
         if form in self._forms:
             env, agent, step = arrays["rows"]
             rows = Rows(env, agent, arrays["episode"], step)
             streams = {name: arrays[key] for name, key in self._keys}
             times = {name: arrays[key] for name, key in self._forms[form]}
             return Observation(rows, streams, arrays["time"], times), arrays["noise_keys"]
-        needed = self.host.spec.agent.observations
+        needed = self.policy.spec.agent.observations
         seen = observation_from_arrays(arrays, needed)
         keys = take_array(arrays, "noise_keys", "int64", (len(seen.rows), 5))
-        self.host.check_form(seen, keys, mode)
+        self.policy.check_form(seen, keys, mode)
         if len(seen.streams) > len(needed):
             seen.streams = {stream.name: seen.streams[stream.name] for stream in needed}
             seen.times = {name: array for name, array in seen.times.items() if name in seen.streams}
-        if all(key in arrays for _, key in self._keys):  # no pictures as JPEG, of which each one is checked
+        if all(key in arrays for _, key in self._keys):  # JPEG images are checked one by one
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
             self._forms[form] = [(name, f"{TIMES}{name}") for name in seen.times]
         return seen, keys
 
     def dismiss(self, error: EmbodiedError, retry_s: float) -> None:
-        """Refuse everything that waits."""
+        """Refuse all waiting requests."""
         for request in self._batcher.clear():
             self.refuse(request.peer, request.id, error, retry_s)
 
     def forget(self, session: Session, peer: bytes | None = None) -> int:
-        """Drop what a session asked, over one connection or any; returns how many requests."""
+        """Drop a session's requests, over one connection or any; returns their number."""
         self._active.pop(session, None)
         return self._batcher.forget(session, peer)
 
@@ -191,28 +190,28 @@ class PolicyQueue:
         outcomes = take_array(message.arrays, "outcomes", "uint8", (len(rows),))
         given = "versions" in message.arrays
         versions = take_array(message.arrays, "versions", "int64", (len(rows),)) if given else None
-        self.host.outcome(rows, outcomes, versions)
+        self.policy.outcome(rows, outcomes, versions)
 
     def switch(self) -> None:
-        """Let the desk switch what is served, and answer what it owes. Never raises."""
-        host = self.desk.host
-        before = host.manifest
+        """Let the slot switch versions and send due answers; never raises."""
+        policy = self.slot.policy
+        before = policy.manifest
         try:
-            self.desk.tick()
+            self.slot.tick()
         except Exception as error:
-            faults.say(f"the weights of policy {self.name} could not be looked after", error)
-        if host.manifest is not before:
+            faults.say(f"the weights of policy {self.name} could not be switched", error)
+        if policy.manifest is not before:
             self.counts.switches += 1
 
     def refuse_late(self, now: float) -> None:
-        """Refuse what could not be answered in time any more, were it begun now."""
+        """Refuse requests that could not be answered in time if begun now."""
         for request in self._batcher.expired(now, lambda rows: self._batch_time.estimate(rows, now)):
             self.counts.late += 1
             takes = self._batch_time.estimate(request.rows, now)
             self.refuse(request.peer, request.id, _late(takes, request.expires - now, now - request.arrived))
 
     def compute(self) -> None:
-        """One batch."""
+        """Compute one batch."""
         now = self._clock()
         batch = self._batcher.take(now, lambda rows: self._batch_time.estimate(rows, now))
         if batch:
@@ -222,14 +221,14 @@ class PolicyQueue:
         """Answer with an error."""
         self.counts.errors += 1
         self.counts.busy += isinstance(error, Busy)
-        self._outbox.refuse(peer, id, error, 2 * self._batch_s if retry_s is None else retry_s)
+        self._replies.refuse(peer, id, error, 2 * self._batch_s if retry_s is None else retry_s)
 
     def status(self, sessions: int) -> dict[str, Any]:
-        """What the server says of this policy."""
-        number, digest = self.host.version
+        """Status of this policy in plain values."""
+        number, digest = self.policy.version
         return {
-            **self.desk.status(),
-            "policy": self.host.spec.name,
+            **self.slot.status(),
+            "policy": self.policy.spec.name,
             "served_as": self.name,
             "number": number,
             "hash": digest,
@@ -237,21 +236,21 @@ class PolicyQueue:
             "waiting": len(self._batcher),
             "batch_ms": self._batch_s * 1000,
             "counts": dict(vars(self.counts)),
-            "outcomes": {str(number): counts.tolist() for number, counts in self.host.outcomes.items()},
+            "outcomes": {str(number): counts.tolist() for number, counts in self.policy.outcomes.items()},
         }
 
     def measured(self, sessions: int) -> dict[str, Any]:
-        """`status`, and the time from arrival to answer: `latency`, see `Latency.to_dict`."""
+        """Status with `latency`, the times from arrival to answer; see `Latency.to_dict`."""
         return {**self.status(sessions), "latency": self._latency.to_dict()}
 
     def _compute(self, batch: list[Request]) -> None:
         start = self.computing_since = self._clock()
         try:
             observation, keys = self._stack(batch)
-            parts = split(self.host.decide(observation, keys, batch[0].mode), batch)
+            parts = split(self.policy.decide(observation, keys, batch[0].mode), batch)
             for request, part in zip(batch, parts, strict=True):
                 body, arrays = chunk_to_message(part)
-                self._outbox.say(request.peer, "act", request.id, body, arrays)
+                self._replies.say(request.peer, "act", request.id, body, arrays)
         except Exception as error:
             if len(batch) > 1:  # one client's rows must not fail the others'
                 for request in batch:
@@ -275,7 +274,7 @@ class PolicyQueue:
 
 
 def unexpected(error: Exception, policy: str) -> InfrastructureError:
-    """What a client is told of an error that nobody foresaw."""
+    """Error for a client after an unexpected exception."""
     return InfrastructureError(f"{type(error).__name__}: {error}", f"server of policy {policy}", "see the server's log")
 
 

@@ -1,4 +1,4 @@
-"""Everything a server does with one policy's weights: takes them, hands them out, follows a registry's pointers."""
+"""Slot of one policy in a server: the policy, and the parts that receive, serve and switch its versions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from embodied.wire.message import Message
 
 
 class Part(Protocol):
-    """Answers one kind of message about weights.
+    """Part of a slot that answers messages about weights.
 
     `handle` answers through `answer`, now or at a later `tick`, or raises the `EmbodiedError` that refuses.
     """
@@ -28,10 +28,10 @@ class Part(Protocol):
 
 
 class Receiver(Part, Protocol):
-    """Takes the versions that clients offer."""
+    """Part that receives pushed versions."""
 
     def leave(self, session: str) -> None:
-        """A client said goodbye."""
+        """Handle the goodbye of a client."""
         ...
 
 
@@ -40,8 +40,8 @@ class PolicySlot:
     """One policy of a server.
 
     Attributes:
-        host: Decides, and holds the version served.
-        loader: Switches it.
+        policy: Policy, with the version served.
+        loader: Prepares versions and switches to them.
         receiver: Takes `offer` and `range`, pushed versions. None where weights come from elsewhere only.
         versions: Answers `fetch`, an edge's request for a version or a range of it.
         watcher: Follows a registry and answers `set_active`, which moves its pointers. None where the server keeps
@@ -49,7 +49,7 @@ class PolicySlot:
         build: `policy` config group that the policy was made from, in plain values; an edge makes the same policy.
     """
 
-    host: VersionedPolicy
+    policy: VersionedPolicy
     loader: Loader
     receiver: Receiver | None
     versions: Part | None = None
@@ -57,7 +57,7 @@ class PolicySlot:
     build: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._prober = Prober(self.host)
+        self._prober = Prober(self.policy)
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Take a message about weights: `offer`, `range`, `fetch`, `set_active` or `probe`; raises its refusal."""
@@ -66,20 +66,20 @@ class PolicySlot:
             "probe": self._prober,
         }  # fmt: skip
         if message.kind not in parts:
-            raise MessageError(f"no desk takes {message.kind}", "policy server", "ask the right station")
+            raise MessageError(f"no slot takes {message.kind}", "policy server", "send it to the right server")
         part = parts[message.kind]
         if part is None:
             raise UserError(
                 "this server takes no pushes"
                 if message.kind in ("offer", "range")
                 else "this server keeps no versions",
-                f"{message.kind}, policy {self.host.spec.name}",
+                f"{message.kind}, policy {self.policy.spec.name}",
                 "start it with weights=FOLDER",
             )
         part.handle(message, answer)
 
     def tick(self) -> None:
-        """Switch to what has been prepared, answer what is due. Between batches."""
+        """Switch to a prepared version and send due answers, between batches."""
         self.loader.tick()
         for part in self._parts():
             part.tick()
@@ -89,7 +89,7 @@ class PolicySlot:
         return {key: value for part in self._parts() for key, value in part.status().items()}
 
     def leave(self, session: str) -> None:
-        """A client said goodbye."""
+        """Handle the goodbye of a client."""
         if self.receiver is not None:
             self.receiver.leave(session)
 

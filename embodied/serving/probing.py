@@ -1,4 +1,4 @@
-"""Shows the insides of a policy that serves, so that a learner finds out where the two differ."""
+"""Probing of a served policy, so that a learner can compare it with its own copy."""
 
 import logging
 from collections.abc import Mapping
@@ -18,44 +18,46 @@ faults = Faults(log)
 
 
 class Prober:
-    """Answers `probe`, one between two batches, since it reads all the weights.
+    """Answers `probe`, one between two batches, since it reads all weights.
 
     Args:
-        host: What is shown.
+        policy: Policy to probe.
     """
 
-    def __init__(self, host: VersionedPolicy) -> None:
-        self._host = host
+    def __init__(self, policy: VersionedPolicy) -> None:
+        self._policy = policy
         self._waiting: tuple[Observation, Answer] | None = None
 
     def handle(self, message: Message, answer: Answer) -> None:
-        """Take a `probe` with rows of an observation, as `act` has them.
+        """Handle a `probe` with rows of an observation, as for `act`.
 
         Raises:
             EmbodiedError: As `VersionedPolicy.check_probe`.
-            Busy: Another waits.
+            Busy: Another probe waits.
         """
-        seen = observation_from_arrays(message.arrays, self._host.spec.agent.observations)
-        self._host.check_probe(seen)
+        seen = observation_from_arrays(message.arrays, self._policy.spec.agent.observations)
+        self._policy.check_probe(seen)
         if self._waiting is not None:
             raise Busy("another probe waits", "policy server", "ask again later")
         copied = {name: array.copy() for name, array in seen.streams.items()}
         self._waiting = Observation(seen.rows, copied, seen.time, seen.times), answer
 
     def tick(self) -> None:
-        """Answer what waits. Between batches; never raises."""
+        """Answer a waiting probe, between batches; never raises."""
         if self._waiting is None:
             return
         (seen, answer), self._waiting = self._waiting, None
         try:
-            answer("probe", *probed_to_message(self._host.probed(seen)))
+            answer("probe", *probed_to_message(self._policy.probed(seen)))
         except EmbodiedError as error:
             answer.refuse(error)
         except Exception as error:
-            faults.say(f"policy {self._host.spec.name} could not be probed", error)
+            faults.say(f"policy {self._policy.spec.name} could not be probed", error)
             what = f"{type(error).__name__}: {error}"
-            answer.refuse(InfrastructureError(what, f"probe of policy {self._host.spec.name}", "see the server's log"))
+            answer.refuse(
+                InfrastructureError(what, f"probe of policy {self._policy.spec.name}", "see the server's log")
+            )
 
     def status(self) -> Mapping[str, Any]:
-        """Nothing to say."""
+        """Empty status."""
         return {}

@@ -1,11 +1,11 @@
-"""How much one connection may send: a token bucket of messages and one of bytes."""
+"""Rate limits of one connection: a token bucket of messages and one of bytes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one connection may send, on average over a second; a burst of one second's worth is free.
+    """Rate limits of one connection, averaged over a second; a burst of one second's worth is free.
 
     Attributes:
         messages: Per second; 0 for no limit.
@@ -17,9 +17,9 @@ class Rates:
 
 
 class Bucket:
-    """Tokens that grow back with time, at most `rate` of them.
+    """Token bucket: tokens grow back with time, up to `rate` of them.
 
-    What costs more than there is makes a debt that is waited for afterwards, so one large message always passes.
+    A cost beyond the tokens makes a debt, which later messages wait for, so that one large message always passes.
 
     Args:
         rate: Tokens per second; 0 for no limit.
@@ -32,7 +32,7 @@ class Bucket:
         self._rate, self._tokens, self._at = rate, rate, now
 
     def spend(self, cost: float, now: float) -> float:
-        """Pay, unless there is a debt; returns the seconds until it is paid off, 0 if `cost` was paid."""
+        """Spend tokens unless there is a debt; returns the seconds until it is paid off, 0 if `cost` was spent."""
         if self._rate <= 0:
             return 0.0
         self._tokens = min(self._tokens + (now - self._at) * self._rate, self._rate)

@@ -1,4 +1,4 @@
-"""What a station is about to send."""
+"""Replies of a server, encoded and waiting to be sent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ class Replies:
     """Encoded messages with the peer each goes to, in order, until `take`.
 
     Args:
-        limits: What may be sent.
+        limits: Limits on the size of messages.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -38,7 +38,7 @@ class Replies:
         self._replies.append((peer, encode(message, self._limits)))
 
     def refuse(self, peer: bytes, id: int, error: EmbodiedError, retry_s: float = 0.0) -> None:
-        """Add an error, with the time after which a busy server should be asked again."""
+        """Add an error; of a busy server with the time after which to retry."""
         body: dict[str, Any] = {key: _plain(text) for key, text in error.to_dict().items()}
         if isinstance(error, Busy):
             body["retry_ms"] = min(max(int(retry_s * 1000), 5), 1000)
@@ -50,5 +50,5 @@ class Replies:
 
 
 def _plain(text: str) -> str:
-    """Text that surely can be packed."""
+    """Text that can always be packed."""
     return text[:_TEXT].encode("utf-8", "replace").decode()

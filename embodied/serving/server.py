@@ -1,4 +1,4 @@
-"""The policy server: a ROUTER socket around a `ServerCore`, one thread, one process."""
+"""Policy server: a ROUTER socket around a `ServerCore`, in one thread of one process."""
 
 import gc
 import math
@@ -22,15 +22,15 @@ from embodied.wire import frames as wire_frames
 from embodied.wire.message import LIMITS, Limits
 
 _QUEUE = 64  # messages of one client that wait in either direction
-_LOOK_S = 0.1  # how often a request to stop is looked for
-_AT_ONCE = 64  # messages taken in between two batches, for this long at most
+_LOOK_S = 0.1  # interval at which `stop` is checked
+_AT_ONCE = 64  # messages received between two batches, for this long at most
 _AT_ONCE_S = 0.002
 _AT_ONCE_BYTES = 1 << 26
-_MATTERS_S = 0.002  # a batch of less than this makes nobody late
+_MATTERS_S = 0.002  # a shorter batch makes no request late
 _DRAIN_S = 5.0
 _CLOSE_S = 3.0  # for versions that are being loaded
-_QUIET_S = 0.05  # a server that ends has answered everyone when nothing came for so long
-_LAST_S = 1.0  # and waits no longer than this for it
+_QUIET_S = 0.05  # a stopping server has answered all clients after this silence
+_LAST_S = 1.0  # longest wait for that silence
 _SNAPSHOT_S = 0.5
 _WARM_ROWS = (1, 8)
 
@@ -38,23 +38,23 @@ Served = Mapping[str, PolicySlot]
 
 
 class PolicyServer:
-    """Serves policies on one address.
+    """Server of policies at one address.
 
-    One client costs the others its share at most: ZeroMQ takes in one message of each connection in turn, a
-    connection's queues are bounded and what it does not read is dropped, and `ServerCore` bounds the rest.
+    No client takes more than its share: ZeroMQ receives one message of each connection in turn, a connection's queues
+    are bounded and unread replies are dropped, and `ServerCore` bounds the rest.
 
     Args:
-        served: Name to policy.
+        served: Name to policy slot.
         address: `tcp://host:port` or `ipc://path`; port 0 takes a free one.
         keys: Folder of the server's keys, see `embodied.wire.addresses`; needed beyond this machine.
-        limits: What is taken from the wire.
-        options: For `ServerCore`.
+        limits: Limits on the size of messages.
+        options: Options of `ServerCore`.
 
     Attributes:
-        station: Answers.
-        snapshot: The server's state in plain values for any thread: that of `ServerCore.snapshot`, at most half a
-            second old while the server is well, with `taken` and `computing_since`, seconds on the monotonic clock: a
-            server that hangs stops taking it, or computes for ever.
+        core: State machine that answers.
+        snapshot: State of the server in plain values, from any thread: `ServerCore.snapshot`, at most half a second
+            old while the server is well, with `taken` and `computing_since`, seconds on the monotonic clock, by which a
+            hanging server is recognised.
     """
 
     def __init__(
@@ -68,50 +68,50 @@ class PolicyServer:
         addresses.check(address)
         self.address = address
         self._keys, self._limits = Path(keys) if keys else None, limits
-        self.station = ServerCore(served, limits=limits, **options)
+        self.core = ServerCore(served, limits=limits, **options)
         self._callers = _Callers(self._keys)
         self._poller = zmq.Poller()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._doorman: Any = None
+        self._authenticator: Any = None
         self._snapshot: dict[str, Any] = {}
         self._next_snapshot = -float("inf")
-        self._look()
+        self._take_snapshot()
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        return {**self._snapshot, "computing_since": self.station.computing_since}
+        return {**self._snapshot, "computing_since": self.core.computing_since}
 
     def warm_up(self, rows: Sequence[int] = _WARM_ROWS) -> None:
-        """Let every policy decide once for each of these numbers of rows; before `open`, so that no client waits.
+        """Let every policy decide once for each of these numbers of rows, before `open`, so that no client waits.
 
         Raises:
             InfrastructureError: A policy fails.
         """
-        for name, desk in self.station.desks.items():
+        for name, slot in self.core.slots.items():
             for count in rows:
                 try:
-                    desk.host.warm_up(count)
+                    slot.policy.warm_up(count)
                 except EmbodiedError:
                     raise
                 except Exception as error:
                     raise InfrastructureError(
                         f"the policy failed on {count} made-up rows: {type(error).__name__}: {error}",
                         f"policy {name}",
-                        "mend it, or serve another",
+                        "correct it, or serve another",
                     ) from error
 
     def open(self) -> str:
-        """Listen; returns the address, with the port that was found.
+        """Listen; returns the address, with the port found for port 0.
 
         Raises:
             UserError: It is in use, not of this machine, without its folder, or open to others without keys.
         """
         self._context = zmq.Context()
         try:
-            self._doorman = self._callers.authenticator(self._context)
+            self._authenticator = self._callers.authenticator(self._context)
             sock = self._context.socket(zmq.ROUTER)
-            sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses its own answers, nobody else's
+            sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses only its own answers
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
             sock.tcp_keepalive, sock.tcp_keepalive_idle, sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 30, 10, 3
             self.address = addresses.bind(sock, self.address, self._keys)
@@ -123,65 +123,65 @@ class PolicyServer:
         return self.address
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set, then answer what has arrived, refuse what comes later, say goodbye and close."""
+        """Serve until `stop` is set; then answer received requests, refuse later ones, send goodbyes and close."""
         if self._socket is None:
             self.open()
-        sock, station, poll = self._socket, self.station, self._poller.poll
+        sock, core, poll = self._socket, self.core, self._poller.poll
         assert sock is not None
         waited = 0.0
         try:
             while not stop.is_set():
-                poll(_milliseconds(min(station.wait(), _LOOK_S)))
-                self._take_in(sock, _AT_ONCE, _AT_ONCE_S, waited)
+                poll(_milliseconds(min(core.wait(), _LOOK_S)))
+                self._receive(sock, _AT_ONCE, _AT_ONCE_S, waited)
                 began = time.monotonic()
-                replies = station.tick()
-                # What came while a batch was computed may have come when it was begun, and is taken for that old: a
-                # robot is rather told at once that it will be too late than answered too late. Taken off the socket
-                # before any answer is sent, so that who asks because it was answered does not count as having waited.
+                replies = core.tick()
+                # A message that arrived during a batch may have arrived at its start and counts as that old: a late
+                # refusal helps a robot less than an early one. These messages are received before any answer is sent,
+                # so that a request that follows an answer does not count as having waited.
                 waited = time.monotonic() - began
-                came, more = self._came(sock) if waited >= _MATTERS_S else ([], False)
+                received, more = self._received(sock) if waited >= _MATTERS_S else ([], False)
                 _send(sock, replies)
-                for peer, frames in came:
+                for peer, frames in received:
                     self._hand(peer, frames, waited)
                 if not more:
                     waited = 0.0
-                self._look()
+                self._take_snapshot()
             self._drain(sock)
         finally:
             self.close()
 
     def serve(self, announce: Callable[[str], object] = print, stop: threading.Event | None = None) -> None:
-        """Warm up, `open`, say one line, and `run` until SIGINT, SIGTERM or `stop`; a second signal ends at once."""
+        """Warm up, open, announce one line and run until SIGINT, SIGTERM or `stop`; a second signal ends at once."""
         stop = stop or threading.Event()
         with _signals(stop):
             self.warm_up()
             gc.collect()
-            gc.freeze()  # else a full collection looks at all that was imported, while clients wait
+            gc.freeze()  # else a full collection visits all imported modules while clients wait
             bound = self.open()
-            what = ", ".join(f"{name}, {_version(desk.host)}" for name, desk in sorted(self.station.desks.items()))
+            what = ", ".join(f"{name}, {_version(slot.policy)}" for name, slot in sorted(self.core.slots.items()))
             announce(f"serving policy {what}, at {bound}")
             self.run(stop)
 
     def close(self) -> None:
-        """Stop listening; a socket file is removed. Loads that wait are refused."""
-        self._close_desks()
-        if self._doorman is not None:
-            self._doorman.stop()
+        """Stop listening, remove a socket file, and refuse waiting loads."""
+        self._close_slots()
+        if self._authenticator is not None:
+            self._authenticator.stop()
         if self._socket is not None:
             self._poller.unregister(self._socket)
             if self.address.startswith("ipc://"):  # before a successor can make its own
                 Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)
         if self._context is not None:
             self._context.destroy()
-        self._context = self._socket = self._doorman = None
+        self._context = self._socket = self._authenticator = None
 
-    def _close_desks(self) -> None:
+    def _close_slots(self) -> None:
         limit = time.monotonic() + _CLOSE_S
-        for desk in self.station.desks.values():
-            desk.close(max(limit - time.monotonic(), 0.1))
+        for slot in self.core.slots.values():
+            slot.close(max(limit - time.monotonic(), 0.1))
 
-    def _take_in(self, sock: zmq.Socket[bytes], most: int, seconds: float, waited: float = 0.0) -> None:
-        """Hand what has arrived to the station."""
+    def _receive(self, sock: zmq.Socket[bytes], most: int, seconds: float, waited: float = 0.0) -> None:
+        """Receive messages and pass them to the core."""
         limit = time.monotonic() + seconds
         for _ in range(most):
             try:
@@ -193,45 +193,45 @@ class PolicyServer:
                 return
 
     def _hand(self, peer: zmq.Frame, frames: list[zmq.Frame], waited: float) -> None:
-        self.station.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames), waited)
+        self.core.handle(peer.bytes, [frame.buffer for frame in frames], self._callers.of(peer, frames), waited)
 
-    def _came(self, sock: zmq.Socket[bytes]) -> tuple[list[tuple[zmq.Frame, list[zmq.Frame]]], bool]:
-        """What has arrived, at most `_AT_ONCE` messages, and whether there may be more."""
-        came: list[tuple[zmq.Frame, list[zmq.Frame]]] = []
+    def _received(self, sock: zmq.Socket[bytes]) -> tuple[list[tuple[zmq.Frame, list[zmq.Frame]]], bool]:
+        """Received messages, at most `_AT_ONCE`, and whether there may be more."""
+        received: list[tuple[zmq.Frame, list[zmq.Frame]]] = []
         size = 0
-        while len(came) < _AT_ONCE and size < _AT_ONCE_BYTES:
+        while len(received) < _AT_ONCE and size < _AT_ONCE_BYTES:
             if not self._poller.poll(0):
-                return came, False
+                return received, False
             peer, *frames = wire_frames.receive(sock)
             size += sum(len(frame.buffer) for frame in frames)
-            came.append((peer, frames))
-        return came, True
+            received.append((peer, frames))
+        return received, True
 
     def _drain(self, sock: zmq.Socket[bytes]) -> None:
-        station = self.station
-        station.draining = True
-        self._look(now=True)
-        self._take_in(sock, 1000, _DRAIN_S)
-        station.stopping = True
+        core = self.core
+        core.draining = True
+        self._take_snapshot(now=True)
+        self._receive(sock, 1000, _DRAIN_S)
+        core.stopping = True
         limit = time.monotonic() + _DRAIN_S
-        while station.waiting and time.monotonic() < limit:
-            _send(sock, station.tick(draining=True))
-            self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
-        _send(sock, station.dismiss())
-        _send(sock, station.farewell())
-        self._close_desks()
+        while core.waiting and time.monotonic() < limit:
+            _send(sock, core.tick(draining=True))
+            self._receive(sock, _AT_ONCE, _AT_ONCE_S)
+        _send(sock, core.dismiss())
+        _send(sock, core.farewell())
+        self._close_slots()
         limit = time.monotonic() + _LAST_S
         while True:
-            self._take_in(sock, _AT_ONCE, _AT_ONCE_S)
-            _send(sock, station.tick())
+            self._receive(sock, _AT_ONCE, _AT_ONCE_S)
+            _send(sock, core.tick())
             if time.monotonic() >= limit or not self._poller.poll(_milliseconds(_QUIET_S)):
                 return
 
-    def _look(self, now: bool = False) -> None:
+    def _take_snapshot(self, now: bool = False) -> None:
         at = time.monotonic()
         if now or at >= self._next_snapshot:
             self._next_snapshot = at + _SNAPSHOT_S
-            state = self.station.snapshot()
+            state = self.core.snapshot()
             self._snapshot = {**state, "ready": state["ready"] and self._socket is not None, "taken": at}
 
 
@@ -243,7 +243,15 @@ def serve(
     stop: threading.Event | None = None,
     **options: Any,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; says one line when ready. See `PolicyServer`.
+    """Serve until SIGINT, SIGTERM or `stop`; see `PolicyServer`.
+
+    Args:
+        served: Name to policy slot.
+        address: Address to listen on.
+        keys: Folder of the server's credentials.
+        announce: Called with one line when the server listens.
+        stop: Ends the server when set.
+        options: Options of `ServerCore`.
 
     Raises:
         UserError: The address cannot be listened on.
@@ -253,7 +261,7 @@ def serve(
 
 
 class _Callers:
-    """Who is behind a connection, as the keys of its frames say."""
+    """Callers by the public keys of their frames."""
 
     def __init__(self, keys: Path | None) -> None:
         self._allowed: Any = None
@@ -263,7 +271,7 @@ class _Callers:
             self._allowed = AllowList(keys)
 
     def authenticator(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Any:
-        """Lets known keys in, and no others; None without keys."""
+        """Start the authenticator of a context; None without credentials."""
         if self._allowed is None:
             return None
         from embodied.wire.authenticator import authenticator
@@ -271,7 +279,7 @@ class _Callers:
         return authenticator(context, self._allowed)
 
     def of(self, peer: zmq.Frame, frames: Sequence[zmq.Frame]) -> Caller | None:
-        """Who sent a message; None for one whose key was removed."""
+        """Sender of a message; None for a removed key."""
         if self._allowed is None:
             return LOCAL
         try:
@@ -284,21 +292,21 @@ class _Callers:
 
 def _send(sock: zmq.Socket[bytes], replies: list[Reply]) -> None:
     for peer, frames in replies:
-        wire_frames.send(sock, [peer, *frames])  # copies, since a policy may use its arrays again
+        wire_frames.send(sock, [peer, *frames])  # copies, since a policy may reuse its arrays
 
 
 def _milliseconds(seconds: float) -> int:
     return math.ceil(seconds * 1000)
 
 
-def _version(host: VersionedPolicy) -> str:
-    number, digest = host.version
+def _version(policy: VersionedPolicy) -> str:
+    number, digest = policy.version
     return f"version {number}-{digest}" if digest else "its initial weights"
 
 
 @contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `stop`, where this is the main thread; the next one ends the process."""
+    """Set `stop` on the first SIGINT or SIGTERM, in the main thread; the next one ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

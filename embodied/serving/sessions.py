@@ -1,4 +1,4 @@
-"""Who talks to a server: sessions that expire, and the connections they come in on. Bounded, whatever is sent."""
+"""Sessions of a server's clients, which expire, and their connections, all bounded."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ class Session:
     """One client of one caller.
 
     Attributes:
-        key: Name of the caller and the client's name for itself, so no caller can take over another's session.
-        peer: The connection it was last heard on.
-        heard: When.
-        spoken: When it was last sent a heartbeat.
+        key: Name of the caller and the client's own name, so that no caller can take over another's session.
+        peer: Connection of its last message.
+        heard: Time of its last message.
+        spoken: Time of the last heartbeat sent to it.
         priority: `robot`, `simulator` or `tool`.
         outcome: Number of its last outcome that was counted.
     """
@@ -37,7 +37,7 @@ class Session:
 
     @property
     def label(self) -> str:
-        """Its name for others than this table."""
+        """Name of the session in statuses."""
         caller, name = self.key
         return f"{caller}/{name}" if caller else name
 
@@ -51,16 +51,16 @@ class _Connection:
 
 
 class Sessions:
-    """The sessions of a server, the longest unheard first.
+    """Sessions of a server, the longest silent first.
 
-    When the table is full the longest unheard one makes room; all it loses is what it said in its `hello`, and that an
-    outcome sent twice is known. A connection that uses many names loses its own.
+    In a full table the longest silent session is dropped; it loses its priority and the number of its last outcome. A
+    connection with too many names loses its own sessions.
 
     Args:
-        most: Sessions.
+        most: Most sessions.
         heartbeat_s: How often a session is sent a heartbeat.
-        expire_s: Silence after which a session, or a connection, is forgotten.
-        rates: What one connection may send.
+        expire_s: Silence after which a session, or a connection, is dropped.
+        rates: Rate limits of one connection.
         now: Seconds.
     """
 
@@ -85,7 +85,7 @@ class Sessions:
         return line.messages.spend(1, now) or (line.bytes.spend(size, now) if size else 0.0)
 
     def hear(self, peer: bytes, caller: str, name: str, now: float) -> Session:
-        """The session that speaks; a new one where it is not known. A client without a name is its connection."""
+        """Session of a message's sender, made where it is unknown. A client without a name is its connection."""
         key = (caller, name or f"unnamed-{peer.hex()}")
         session = self._sessions.get(key)
         if session is None:
@@ -106,7 +106,7 @@ class Sessions:
             self._leave(session)
 
     def tick(self, now: float) -> list[Session]:
-        """Forget who was silent; returns who should be sent a heartbeat."""
+        """Drop silent sessions; returns the sessions that are due a heartbeat."""
         if now < self._look:
             return []
         self._look = now + self._heartbeat_s / 4

@@ -1,4 +1,4 @@
-"""One policy and the version of its weights: checks what comes in, decides, stamps, switches. No sockets."""
+"""Policy with a version of its weights: checks observations, decides, stamps chunks, switches versions. No sockets."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Prepared:
 
 
 class VersionedPolicy:
-    """Answers observations with a policy's decisions. One thread at a time, but for `prepare`.
+    """Policy with the version of its weights. For one thread at a time, except `prepare`.
 
     Args:
         policy: Its initial weights are served as version 0 without a hash until the first `switch`.
@@ -61,7 +61,7 @@ class VersionedPolicy:
 
     @property
     def manifest(self) -> Manifest | None:
-        """Of the version served; None while it serves its initial weights."""
+        """Manifest of the version served; None while it serves its initial weights."""
         return self._manifest
 
     @property
@@ -69,15 +69,15 @@ class VersionedPolicy:
         return self._manifest.version if self._manifest else Version(0, "")
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
-        """Copies of the weights served. In another thread than `decide`, verify them: a switch may come in between."""
+        """Copies of the weights served. In another thread than `decide`, verify them: a switch may intervene."""
         return self._policy.tensors()
 
     def layout(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Name to shape and dtype of every tensor a version of this policy consists of. Copies the weights to see."""
+        """Shape and dtype of every tensor of a version, by name. Copies the weights."""
         return {name: (array.shape, dtype_name(array.dtype)) for name, array in self._policy.tensors().items()}
 
     def check(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
-        """Whether the policy can decide on this.
+        """Check that the policy can decide on an observation.
 
         Raises:
             SpecMismatch: A stream is missing, or of another shape or dtype; names stream and field.
@@ -89,7 +89,7 @@ class VersionedPolicy:
         self.check_content(observation)
 
     def check_form(self, observation: Observation, noise_keys: NDArray[Any], mode: Mode) -> None:
-        """The part of `check` that is the same for all observations whose arrays have the same names and shapes."""
+        """Part of `check` that depends only on names, dtypes and shapes of the arrays."""
         if mode not in _MODES:
             raise UserError(f"unknown mode {str(mode)[:20]!r}", "mode", nearest(str(mode), _MODES))
         rows = observation.rows
@@ -127,7 +127,7 @@ class VersionedPolicy:
                 )
 
     def check_content(self, observation: Observation) -> None:
-        """The part of `check` that looks at numbers and words; the form has been checked."""
+        """Part of `check` that depends on numbers and texts, after `check_form`."""
         for name in self._floats:
             value = observation.streams[name]
             if not np.isfinite(value).all():
@@ -144,7 +144,7 @@ class VersionedPolicy:
         return SpecMismatch(
             f"policy {self.spec.name} needs {stream} with {field} {wanted!r}, was sent {given!r}",
             f"stream {stream}, field {field}",
-            "send what the policy's spec says",
+            "send it as the policy's spec says",
         )
 
     def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk:
@@ -156,8 +156,8 @@ class VersionedPolicy:
         """Decide for rows that `check` has passed; the chunk carries the version and the policy's name.
 
         Raises:
-            DataError: The policy's answer has another shape or dtype than its spec says, or an action that is no finite
-                number; names version and row.
+            DataError: The policy's answer has another shape or dtype than its spec, or an action that is not finite;
+                names version and row.
         """
         spec, count = self.spec, len(observation.rows)
         shape = (count, *self._decided)
@@ -193,7 +193,7 @@ class VersionedPolicy:
         return chunk
 
     def check_probe(self, observation: Observation) -> None:
-        """Whether `probed` may be asked this.
+        """Check that `probed` can handle an observation.
 
         Raises:
             UserError: There is no row, or more than `PROBE_ROWS`.
@@ -205,7 +205,7 @@ class VersionedPolicy:
         self.check(observation, observation.rows.noise_keys(0), "mean")
 
     def probed(self, observation: Observation) -> Probed:
-        """The version served, its tensors and what the policy makes of rows that `check_probe` has passed."""
+        """Version served, digests of its tensors, and intermediate results for rows that passed `check_probe`."""
         policy, (number, digest) = self._policy, self.version
         steps = policy.probe(observation) if isinstance(policy, Probing) else {}
         return Probed(number, digest, fingerprints(policy.tensors()), steps)
@@ -216,7 +216,7 @@ class VersionedPolicy:
         return self.probed(observation)
 
     def warm_up(self, rows: int = 1) -> None:
-        """Decide once on `rows` made-up rows, so that the first client does not wait for what is done only once."""
+        """Decide once on `rows` synthetic rows, so that the first client does not wait for one-time work."""
         fill = {"uint8": ord("a")}  # an instruction needs a word
         needed = self.spec.agent.observations
         streams = {s.name: np.full((rows, *s.shape), fill.get(s.dtype, 0), s.dtype) for s in needed}
@@ -224,10 +224,11 @@ class VersionedPolicy:
         self.decide(seen, seen.rows.noise_keys(0), "mean")
 
     def admit(self, manifest: Manifest, back: bool = False) -> bool:
-        """Whether this version would be a change.
+        """Whether a switch to this version would be a change.
 
         Args:
-            back: Take a version older than the one served, as a rollback does.
+            manifest: Manifest of the version.
+            back: Accept a version older than the one served, as a rollback does.
 
         Raises:
             WeightsRefused: It is for another policy or spec, stale, or another content under the number served.
@@ -264,10 +265,10 @@ class VersionedPolicy:
     def prepare(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Prepared | None:
         """Verify a version, and load it into the standby where there is one; None if it is served already.
 
-        What is served is untouched, so this may run in another thread than `decide`, one call at a time.
+        The version served is untouched, so this may run in another thread than `decide`, one call at a time.
 
         Raises:
-            WeightsRefused: As `admit`, or they are partial, altered or unfit; the version served stays.
+            WeightsRefused: As `admit`, or the weights are partial, altered or unfit; the version served stays.
         """
         if not self.admit(manifest, back):
             return None
@@ -279,10 +280,10 @@ class VersionedPolicy:
         return Prepared(manifest, None, back)
 
     def commit(self, prepared: Prepared) -> Version:
-        """Serve what `prepare` returned from the next decision on; returns the version then served.
+        """Serve a prepared version from the next decision on; returns the version then served.
 
         Raises:
-            WeightsRefused: As `admit`, since another version may have been switched to in between.
+            WeightsRefused: As `admit`, since another switch may have intervened.
         """
         if self.admit(prepared.manifest, prepared.back):
             if prepared.tensors is None:
@@ -296,7 +297,7 @@ class VersionedPolicy:
     def switch(self, manifest: Manifest, tensors: Mapping[str, NDArray[Any]], back: bool = False) -> Version:
         """`prepare` and `commit` at once.
 
-        The version served already is taken again without doing anything.
+        The version that is served already is accepted without effect.
 
         Raises:
             WeightsRefused: As `prepare`.
@@ -305,7 +306,7 @@ class VersionedPolicy:
         return self.version if prepared is None else self.commit(prepared)
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None:
-        """Count how episodes of `rows` ended, under the versions that decided, or the one served now.
+        """Count the outcomes of episodes under the versions that decided, or the one served now.
 
         Raises:
             MessageError: Counts differ, or a value is no outcome.

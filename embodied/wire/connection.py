@@ -1,4 +1,4 @@
-"""One connection to one server: a DEALER socket that says when it has to be written again what was asked."""
+"""Connection to a server: a DEALER socket that tells when it broke, so that requests can be sent again."""
 
 import os
 import time
@@ -14,23 +14,22 @@ from embodied.wire import frames as wire_frames
 from embodied.wire.message import Buffer, Limits
 
 _QUEUE = 1000
-_GOODBYE_MS = 200  # how long a last message may take to leave
+_GOODBYE_MS = 200  # time for a last message to leave
 _SETTLE_S = 0.005
 
 
 class Connection:
-    """Opens at construction, and joins again by itself when the server comes back. Not thread-safe.
+    """Opens at construction, and reconnects when the server is back. Not thread-safe.
 
-    It is of the process that made it: in one forked from there every method raises `UserError`, and `close` does
-    nothing.
+    It belongs to the process that made it: in a forked one every method raises `UserError`, and `close` does nothing.
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`.
-        limits: What is taken.
+        limits: Limits on the size of messages.
 
     Attributes:
-        opened: When it was made, seconds of `time.monotonic`.
+        opened: Time of construction, seconds of `time.monotonic`.
 
     Raises:
         UserError: The address is malformed, without its folder, or beyond this machine without keys.
@@ -40,15 +39,15 @@ class Connection:
         self.opened, self._address, self._pid = time.monotonic(), address, os.getpid()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         sockets: list[zmq.Socket[bytes]] = []
-        # Before pyzmq's own destructors, whose order is anybody's: a context waits for ever for sockets not closed yet.
+        # Before pyzmq's own destructors, whose order is undefined: a context waits without limit for open sockets.
         self._drop = weakref.finalize(self, _drop, self._context, sockets, self._pid)
         sock = self._socket = self._context.socket(zmq.DEALER)
         sockets.append(sock)
         sock.sndhwm = sock.rcvhwm = _QUEUE
         sock.maxmsgsize = max(limits.frame_bytes, limits.header_bytes)
-        sock.immediate = True  # what is for a dead server waits at its sender, not in a queue that outlives a deadline
+        sock.immediate = True  # messages to a dead server wait here, not in a queue that outlives a deadline
         sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
-        sock.tcp_keepalive, sock.tcp_keepalive_idle = 1, 5  # a machine that lost its power never says goodbye
+        sock.tcp_keepalive, sock.tcp_keepalive_idle = 1, 5  # a machine that lost its power sends no goodbye
         sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 5
         self._wait_ms = -1
         try:
@@ -62,7 +61,7 @@ class Connection:
         self._poller.register(sock, zmq.POLLIN | zmq.POLLOUT)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Send a message, copied; false where nobody is connected, or too much waits to be sent."""
+        """Send a message, copied; false without a connection, or with a full queue."""
         self._check_process()
         try:
             wire_frames.send(self._socket, frames)
@@ -71,7 +70,7 @@ class Connection:
         return True
 
     def receive(self, wait_s: float, writable: bool = False) -> list[Buffer] | None:
-        """The next message, or None after `wait_s`, or, with `writable`, as soon as something can be sent."""
+        """Next message; None after `wait_s`, or, with `writable`, as soon as a message can be sent."""
         self._check_process()
         wait_ms = int(wait_s * 1000) + 1 if wait_s > 0 else 0
         if writable:
@@ -87,7 +86,7 @@ class Connection:
             return None
 
     def lost(self) -> bool:
-        """Whether it broke since this was last asked, though it may have been joined again."""
+        """Whether the connection broke since the last call; it may be open again."""
         self._check_process()
         broke = False
         while True:
@@ -97,11 +96,11 @@ class Connection:
                 break
             broke = True
         if broke:
-            time.sleep(_SETTLE_S)  # the news comes a moment before the socket stops taking messages for the dead
+            time.sleep(_SETTLE_S)  # the event comes a moment before the socket stops accepting messages
         return broke
 
     def close(self, goodbye: bool = False) -> None:
-        """Drop it; with `goodbye` what was just sent gets a moment to leave."""
+        """Close the connection; with `goodbye` the last message has a moment to leave."""
         if goodbye and self._pid == os.getpid():
             self._socket.close(_GOODBYE_MS)
         self._drop()
@@ -113,7 +112,7 @@ class Connection:
 
 def _drop(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]], pid: int) -> None:
     if pid != os.getpid():
-        return  # the threads that would take leave are not in a forked process, so it would wait for ever
+        return  # a forked process lacks the I/O threads, so `term` would wait without limit
     for sock in sockets:
         sock.close(0)
     context.term()

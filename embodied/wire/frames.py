@@ -1,4 +1,4 @@
-"""Frames over a ZeroMQ socket, without pyzmq's enums and options on the way: they take longer than the frames."""
+"""Frames over a ZeroMQ socket, without pyzmq's enums and options, which take longer than the frames."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,7 @@ def send(sock: "zmq.Socket[bytes]", frames: Sequence[Buffer]) -> None:
 
 
 def receive(sock: "zmq.Socket[bytes]", flags: int = _LAST) -> list[zmq.Frame]:
-    """The frames of the next message; raises `zmq.Again` where none has come, or within the socket's time with `flags`
-    0."""
+    """Frames of the next message; raises `zmq.Again` if there is none, with `flags` 0 after the socket's timeout."""
     frame = sock.recv(flags, copy=False)
     frames = [frame]
     while frame.more:

@@ -1,4 +1,4 @@
-"""Pictures as JPEG on the wire: all rows' files in one byte array, and where each ends."""
+"""Images as JPEG on the wire: the files of all rows in one byte array, and the end of each."""
 
 import math
 from typing import Any
@@ -8,25 +8,25 @@ from numpy.typing import NDArray
 
 from embodied.errors import MessageError, UserError
 
-_SCANS = 4  # a baseline picture has at most one per colour; each more costs a pass over all pixels
+_SCANS = 4  # a baseline image has at most one per colour; each further one costs a pass over all pixels
 _SCAN = b"\xff\xda"
 _SUBSAMPLING = "420"
 _COLORS = ("YCbCr", "RGB")
-_BYTES = 1 << 28  # of one stream's pictures, decoded
+_BYTES = 1 << 28  # of one stream's decoded images
 
 
 def encode(images: NDArray[np.uint8], quality: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """JPEG files of B pictures.
+    """Encode B images as JPEG files.
 
     Args:
         images: [B, H, W, 3] uint8, red first.
         quality: 1 to 100.
 
     Returns:
-        The files' bytes one after the other, [N] uint8, and where each ends, [B] int64.
+        Bytes of all files in order, [N] uint8, and the end of each, [B] int64.
 
     Raises:
-        UserError: The package that does it is not installed.
+        UserError: simplejpeg is not installed.
     """
     codec = _codec()
     files = [
@@ -37,26 +37,26 @@ def encode(images: NDArray[np.uint8], quality: int) -> tuple[NDArray[np.uint8], 
 
 
 def decode(data: NDArray[np.uint8], ends: NDArray[np.int64], shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
-    """The pictures that `encode` packed, [B, *shape]. Nothing is decoded whose header announces another size.
+    """Decode the images of `encode`, [B, *shape]; headers are checked before anything is decoded.
 
     Args:
         data: [N].
         ends: [B].
-        shape: H, W and 3, what every picture has to be.
-        name: Of the stream, for errors.
+        shape: H, W and 3, which every image must have.
+        name: Name of the stream, for errors.
 
     Raises:
-        MessageError: A picture is truncated, no colour JPEG, of another size, or made of many scans.
-        UserError: The package that does it is not installed.
+        MessageError: An image is truncated, no colour JPEG, of another size, or has many scans.
+        UserError: simplejpeg is not installed.
     """
     codec = _codec()
     if len(shape) != 3 or shape[2] != 3:
-        raise MessageError(f"{name} has shape {shape}, which is no colour picture", name, "send it as an array")
+        raise MessageError(f"{name} has shape {shape}, which is no colour image", name, "send it as an array")
     if len(ends) * math.prod(shape) > _BYTES:
-        raise MessageError(f"{len(ends)} pictures of {name} in one message", name, f"at most {_BYTES} bytes of pixels")
+        raise MessageError(f"{len(ends)} images of {name} in one message", name, f"at most {_BYTES} bytes of pixels")
     starts = np.concatenate([np.zeros(1, np.int64), ends])
     if (np.diff(starts) <= 0).any() or starts[-1] != len(data):
-        raise MessageError(f"the pictures of {name} do not end where they should", name, "send every file's end")
+        raise MessageError(f"the images of {name} end at wrong places", name, "send every file's end")
     for row, (start, end) in enumerate(zip(starts, ends, strict=False)):
         _check(codec, data[start:end].tobytes(), shape, f"{name}, row {row}")
     images = np.empty((len(ends), *shape), np.uint8)
@@ -82,9 +82,7 @@ def _check(codec: Any, file: bytes, shape: tuple[int, ...], where: str) -> None:
 
 
 def _bad(what: str, where: str) -> MessageError:
-    return MessageError(
-        f"a picture cannot be taken: {what}", where, "send whole baseline colour JPEG of the right size"
-    )
+    return MessageError(f"a image cannot be taken: {what}", where, "send whole baseline colour JPEG of the right size")
 
 
 def _codec() -> Any:
@@ -92,6 +90,6 @@ def _codec() -> Any:
         import simplejpeg
     except ModuleNotFoundError:
         raise UserError(
-            "pictures as JPEG need simplejpeg", "jpeg", "pip install 'embodied-rl[jpeg]', or send raw pictures"
+            "images as JPEG need simplejpeg", "jpeg", "pip install 'embodied-rl[jpeg]', or send raw images"
         ) from None
     return simplejpeg

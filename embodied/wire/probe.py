@@ -1,4 +1,4 @@
-"""What a policy server shows of its insides, as a message: its version, its tensors, and how it sees an observation."""
+"""Probe of a served policy as a message: its version, digests of its tensors, and intermediate results."""
 
 import json
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from embodied.errors import MessageError
 from embodied.wire.codecs import Arrays, take_array
 
 PROBE_ROWS = 4
-"""Rows of an observation that are looked at at a time, at most."""
+"""Most rows of a probed observation."""
 
 _STEP = "step/"
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a policy host shows of its insides.
+    """Result of a probe.
 
     Attributes:
-        number, hash: Of the version served.
+        number, hash: Version served.
         tensors: Name to dtype and digest, see `embodied.weights.examine.fingerprints`.
-        steps: Intermediate results in the order in which they are computed, see `policies.base.Probing`; empty where
-            the policy shows none.
+        steps: Intermediate results in the order of their computation, see `policies.base.Probing`; empty where the
+            policy has none.
     """
 
     number: int
@@ -35,7 +35,7 @@ class Probed:
 
 
 def probed_to_message(probed: Probed) -> tuple[dict[str, Any], Arrays]:
-    """Body and arrays. The tensors' list is an array since there may be more of them than a header has room for."""
+    """Body and arrays of a probe; the list of tensors is an array, since it may be longer than a header."""
     listed = json.dumps({name: list(found) for name, found in probed.tensors.items()}).encode()
     body = {"number": probed.number, "hash": probed.hash, "steps": list(probed.steps)}
     steps = {f"{_STEP}{name}": array for name, array in probed.steps.items()}
@@ -43,7 +43,7 @@ def probed_to_message(probed: Probed) -> tuple[dict[str, Any], Arrays]:
 
 
 def probed_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Probed:
-    """Rebuild from `probed_to_message`, trusting nothing.
+    """Probe of a message of `probed_to_message`, checked.
 
     Raises:
         MessageError: A field is missing or of another type.
@@ -62,6 +62,6 @@ def probed_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[An
         or not isinstance(tensors, dict)
         or not all(type(t) is list and list(map(type, t)) == [str, str] for t in tensors.values())
     ):
-        raise MessageError("an answer that shows no policy", "probe", "run the same version on both sides")
+        raise MessageError("an answer without a probe of a policy", "probe", "run the same version on both sides")
     found = {name: (dtype, hash) for name, (dtype, hash) in tensors.items()}
     return Probed(number, digest, found, {name: arrays[f"{_STEP}{name}"] for name in names})

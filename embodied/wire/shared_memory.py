@@ -1,7 +1,7 @@
-"""Pictures of a message that lie in memory shared with the server on this machine: how they are announced.
+"""Announcement of a message's images in memory shared with a server on this machine.
 
-The body says `block`, the memory's name, `block_bytes`, its length, `at`, where the first picture begins, and `lent`,
-the arrays in it: `name|shape` of each uint8 array, one after the other, each begun at a multiple of 64 bytes.
+The fields of the body are `block`, the memory's name; `block_bytes`, its length; `at`, the offset of the first image;
+and `arrays`, the images: `name|shape` of each uint8 array, in order, each starting at a multiple of 64 bytes.
 """
 
 import math
@@ -16,21 +16,21 @@ from embodied.wire.header import Entry
 from embodied.wire.limits import LIMITS
 
 _ALIGN = 64
-_WHERE = "pictures in shared memory"
+_WHERE = "images in shared memory"
 _FIX = "run the same version on both sides"
 
 
 def write(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The announcement of uint8 arrays."""
+    """Announcement of uint8 arrays."""
     return ";".join(f"{name}|{','.join(map(str, array.shape))}" for name, array in arrays.items())
 
 
 @lru_cache(maxsize=256)
 def read(text: str) -> tuple[tuple[Entry, ...], tuple[int, ...], int]:
-    """The arrays of an announcement, where each begins, and where the last ends.
+    """Arrays of an announcement, the offset of each, and the end of the last.
 
     Raises:
-        MessageError: It is malformed, or larger than a message may be.
+        MessageError: The announcement is malformed, or larger than a message may be.
     """
     entries, starts, end = [], [], 0
     for part in text.split(";"):
@@ -52,5 +52,5 @@ def read(text: str) -> tuple[tuple[Entry, ...], tuple[int, ...], int]:
 
 
 def aligned(size: int) -> int:
-    """The next multiple of 64."""
+    """Smallest multiple of 64 that is not below `size`."""
     return size + -size % _ALIGN

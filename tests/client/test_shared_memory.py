@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.client import RemoteClient
-from embodied.client.shared_memory import Lender
+from embodied.client.shared_memory import SharedMemoryWriter
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.errors import MessageError, NotShared
 from embodied.noise import normal
@@ -72,16 +72,16 @@ def test_announcements_are_read_as_they_were_written(shapes: dict[str, list[int]
 
 def test_a_station_answers_from_shared_memory_and_from_frames_alike() -> None:
     host = VersionedPolicy(Sums())
-    station = ServerCore(push_slots(host))
-    lender, answers = Lender(), []
+    core = ServerCore(push_slots(host))
+    lender, answers = SharedMemoryWriter(), []
     for number, (rows, seed) in enumerate([(1, 0), (1, 1), (3, 2), (1, 3), (5, 4)], 1):
         arrays = asked(seen(rows, seed))
-        said, rest = lender.lend(arrays)
+        said, rest = lender.write(arrays)
         assert set(arrays) - set(rest) == {"stream/front", "stream/wrist"}
         for body, sent in ((said, rest), ({}, arrays)):
             message = Message("act", number, "me", body={"mode": "mean", **body}, arrays=sent)
-            station.handle(b"me", [bytes(frame) for frame in encode(message)])
-            ((_, frames),) = station.tick(draining=True)
+            core.handle(b"me", [bytes(frame) for frame in encode(message)])
+            ((_, frames),) = core.tick(draining=True)
             answers.append(decode([bytes(frame) for frame in frames]))
         lend, raw = (chunk_from_message(answer.body, answer.arrays) for answer in answers[-2:])
         np.testing.assert_array_equal(lend.actions, raw.actions)
@@ -93,22 +93,22 @@ def test_a_station_answers_from_shared_memory_and_from_frames_alike() -> None:
     [
         ({"block": "1-2-" + "a" * 32}, "not_shared"),
         ({"block": "../../etc/passwd"}, "not_shared"),
-        ({"block": 3}, "named whole"),
+        ({"block": 3}, "not fully named"),
         ({"block_bytes": 10}, "not_shared"),
         ({"block_bytes": 1 << 62}, "not_shared"),
-        ({"at": -64}, "named whole"),
+        ({"at": -64}, "not fully named"),
         ({"at": 1 << 40}, "of "),
-        ({"lent": "stream/front|9,9999999"}, "of "),
-        ({"lent": "stream/front|1,48,64,3;stream/front|1,48,64,3"}, "twice"),
-        ({"lent": "stream/front|-1"}, "shape"),
-        ({"lent": "rows|4,1"}, "sent and lent"),
-        ({"lent": "x"}, "announcement"),
-        ({"lent": ";".join(f"a{i}|999999999" for i in range(3))}, "at most"),
+        ({"arrays": "stream/front|9,9999999"}, "of "),
+        ({"arrays": "stream/front|1,48,64,3;stream/front|1,48,64,3"}, "twice"),
+        ({"arrays": "stream/front|-1"}, "shape"),
+        ({"arrays": "rows|4,1"}, "sent and in shared memory"),
+        ({"arrays": "x"}, "announcement"),
+        ({"arrays": ";".join(f"a{i}|999999999" for i in range(3))}, "at most"),
     ],
 )
 def test_whatever_is_named_only_named_errors_come_out(change: dict[str, object], words: str) -> None:
-    lender = Lender()
-    said, rest = lender.lend(asked(seen(1)))
+    lender = SharedMemoryWriter()
+    said, rest = lender.write(asked(seen(1)))
     with pytest.raises((MessageError, NotShared)) as caught:
         SharedMemoryReader().fill(Message("act", 1, "me", body={**said, **change}, arrays=rest))
     assert words in f"{caught.value.code} {caught.value.line()}"
@@ -119,13 +119,13 @@ def test_a_client_that_shares_nothing_sends_its_pictures(tmp_path, monkeypatch: 
     with server(f"ipc://{tmp_path}/policy") as address:
         client = RemoteClient(address, timeout_s=20)
         client.hello()
-        assert client._lender is not None
+        assert client._shared_memory is not None
         rows = Rows.of_envs(300)  # for the small picture of this policy to be large
         streams = {"joint_pos": np.zeros((300, 4), np.float32), "camera": np.ones((300, 3, 3, 3), np.uint8)}
         here = client.act(Observation(rows, streams, np.zeros(300)), rows.noise_keys(0), "mean")
-        assert client._lender is not None
-        monkeypatch.setattr(client._lender._block, "_name", "1-1-" + "0" * 32)
+        assert client._shared_memory is not None
+        monkeypatch.setattr(client._shared_memory._block, "_name", "1-1-" + "0" * 32)
         sent = client.act(Observation(rows, streams, np.zeros(300)), rows.noise_keys(0), "mean")
-        assert client._lender is None
+        assert client._shared_memory is None
         np.testing.assert_array_equal(here.actions, sent.actions)
         client.close()

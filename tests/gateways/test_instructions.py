@@ -41,19 +41,19 @@ def observation(*texts: bytes) -> Observation:
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_requests_of_the_same_batch_are_answered_at_once(wrong: bytes) -> None:
     now = 100.0
-    station = ServerCore({"film": push_slot(make_host())}, max_wait_s=0.5, clock=lambda: now)
+    core = ServerCore({"film": push_slot(make_host())}, max_wait_s=0.5, clock=lambda: now)
     for id, texts in enumerate([(b"go", b"reach"), (b"go", wrong), (b"x" * 64,)], start=1):
         seen = observation(*texts)
         arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
         frames = [bytes(f) for f in encode(Message("act", id, f"s{id}", body={"mode": "mean"}, arrays=arrays))]
-        station.handle(f"s{id}".encode(), frames, LOCAL, 0.0)
+        core.handle(f"s{id}".encode(), frames, LOCAL, 0.0)
     now += 1.0
-    said = [decode([bytes(f) for f in frames]) for _, frames in station.tick()]
+    said = [decode([bytes(f) for f in frames]) for _, frames in core.tick()]
     answers = {message.id: message for message in said if message.kind != "heartbeat"}
     assert {id: message.kind for id, message in answers.items()} == {1: "act", 2: "error", 3: "act"}
     assert answers[2].body["code"] == "data" and "row 1, stream instruction" in answers[2].body["where"]
-    assert station.counts.batches == 1, "the others' batch was not computed twice"
-    assert station.counts.errors == 1
+    assert core.counts.batches == 1, "the others' batch was not computed twice"
+    assert core.counts.errors == 1
 
 
 def _serve(address: str, pipe: Connection) -> None:

@@ -114,15 +114,15 @@ class PolicyProcess:
 
 
 def _serve(address: str, spec: PolicySpec, busy: Event, gate: Event, pipe: Connection) -> None:
-    desk = push_slot(VersionedPolicy(ToyPolicy(spec, busy, gate)))
+    slot = push_slot(VersionedPolicy(ToyPolicy(spec, busy, gate)))
 
     def switch() -> None:
         while True:
             number = pipe.recv()
-            desk.loader.submit(lambda n=number: weights(n, spec), "test", lambda version: pipe.send(version.number))
+            slot.loader.submit(lambda n=number: weights(n, spec), "test", lambda version: pipe.send(version.number))
 
     threading.Thread(target=switch, daemon=True).start()
-    serve({spec.name: desk}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve({spec.name: slot}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def test_two_callers_with_one_session_name_are_strangers() -> None:
     assert answers[0][1].body == {"forgotten": 0}
     world.ask("s", 3, caller=anna, peer="p3")  # she reconnects
     assert [peer for peer, _ in world.hear()] == ["p3"]
-    assert [peer for peer, _ in world.station.farewell()] == [b"p3"]
+    assert [peer for peer, _ in world.core.farewell()] == [b"p3"]
 
 
 def test_clients_without_a_name_for_themselves_are_told_apart() -> None:
@@ -46,7 +46,7 @@ def test_clients_without_a_name_for_themselves_are_told_apart() -> None:
     world.ask("", 1, peer="p1")
     world.say("", "reset", 2, peer="p2")
     assert codes(world.hear()) == {1: "", 2: ""}
-    assert world.station.status()["sessions"] == 2
+    assert world.core.status()["sessions"] == 2
 
 
 def test_who_floods_is_told_to_slow_down_and_others_are_not() -> None:
@@ -99,9 +99,9 @@ def test_names_of_sessions_cannot_fill_the_server() -> None:
     world.say("friend", "hello", 1)
     for index in range(3000):
         world.say(f"s{index}", "heartbeat", 0, peer="hostile")
-    assert world.station.status()["sessions"] == 65
+    assert world.core.status()["sessions"] == 65
     for index in range(3000):
         world.say(f"s{index}", "heartbeat", 0)
-    assert world.station.status()["sessions"] <= 1024
+    assert world.core.status()["sessions"] <= 1024
     world.ask("friend", 2)
     assert codes(world.hear())[2] == ""

@@ -12,7 +12,7 @@ from embodied.serving.core import ServerCore
 from embodied.weight_sync.push_receiver import PushReceiver
 from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays, rows_to_arrays
 from embodied.wire.message import Message, decode
-from tests.serving.tiny import BODY, SPEC, manifest, observation, same, tensors, whole_desk
+from tests.serving.tiny import BODY, SPEC, manifest, observation, same, tensors, whole_slot
 from tests.serving.world import World, codes
 
 
@@ -20,7 +20,7 @@ def test_a_lone_client_is_answered_at_once() -> None:
     world = World()
     for id in (1, 2):
         world.ask("a", id)
-        assert world.station.wait() == 0
+        assert world.core.wait() == 0
         ((peer, answer),) = world.hear()
         assert (peer, answer.kind, answer.id) == ("a", "act", id)
 
@@ -32,11 +32,11 @@ def test_companions_share_a_batch_and_get_their_own_rows() -> None:
         world.ask("b", turn + 10, rows=3)
         assert len(world.hear()) == 2
     world.ask("a", 3)
-    assert world.hear() == [] and 0 < world.station.wait() <= 0.5
+    assert world.hear() == [] and 0 < world.core.wait() <= 0.5
     world.now += 0.3
     world.ask("b", 13, rows=3)
     answers = dict(world.hear())
-    assert world.station.counts.batches == 3 and world.station.counts.rows == 15
+    assert world.core.counts.batches == 3 and world.core.counts.rows == 15
     for session, id, rows in (("a", 3, 2), ("b", 13, 3)):
         seen = observation(rows, id)
         wanted = world.host.act(seen, seen.rows.noise_keys(0), "sample")
@@ -78,7 +78,7 @@ def test_a_request_whose_deadline_passed_is_refused() -> None:
     world.now += 0.1
     ((_, answer),) = world.hear()
     assert answer.kind == "error" and answer.body["code"] == "deadline" and answer.id == 1
-    assert world.station.counts.late == 1 and world.station.counts.batches == 0
+    assert world.core.counts.late == 1 and world.core.counts.batches == 0
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
@@ -89,7 +89,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     refused = [answer for answer in answers if answer.kind == "error"]
     assert [answer.id for answer in refused] == [3]
     assert isinstance(error_from_body(refused[0].body), Busy) and refused[0].body["retry_ms"] >= 1
-    assert world.station.counts.busy == 1
+    assert world.core.counts.busy == 1
 
 
 def test_weights_switch_between_batches() -> None:
@@ -99,17 +99,17 @@ def test_weights_switch_between_batches() -> None:
     world.say("learner", "offer", 7, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("learner", "offer", 8, body={"manifest": manifest(4).to_dict()}, arrays=tensors(4))
     world.say("learner", "offer", 9, body={"manifest": {"policy": "tiny"}})
-    assert world.station.wait() <= 0.001
+    assert world.core.wait() <= 0.001
     said = world.until({7, 8, 9})
     assert said[7].body == {"number": 5, "hash": manifest(5).version.hash}
     assert said[8].body["code"] == "weights_refused" and "stale" in said[8].body["what"]
     assert said[9].body["code"] == "message"
-    assert not world.station.loading
+    assert not world.core.loading
     world.ask("a", 2)
     answer = world.until({2})[2]
     chunk = chunk_from_message(answer.body, answer.arrays)
     assert (chunk.versions == 5).all() and (chunk.values == 5).all()
-    assert world.station.counts.switches == 1
+    assert world.core.counts.switches == 1
 
 
 def test_hello_status_reset_and_what_is_not_served_here() -> None:
@@ -131,7 +131,7 @@ def test_hello_status_reset_and_what_is_not_served_here() -> None:
     ]  # fmt: skip
     assert said[4].body["policy"] == "tiny" and said[4].body["sessions"] == 1
     assert said[5].body == {"forgotten": 1}
-    assert world.station.counts.batches == 0
+    assert world.core.counts.batches == 0
 
 
 def test_an_outcome_sent_twice_counts_once() -> None:
@@ -151,10 +151,10 @@ def test_sessions_are_kept_by_heartbeats_and_forgotten_after_silence() -> None:
     for _ in range(4):
         world.now += 1.0
         world.say("a", "heartbeat", 0)
-        beats = {peer for peer, frames in world.station.tick() if decode(frames).kind == "heartbeat"}
+        beats = {peer for peer, frames in world.core.tick() if decode(frames).kind == "heartbeat"}
         assert b"a" in beats
-    assert world.station.status()["sessions"] == 1
-    assert [peer for peer, _ in world.station.farewell()] == [b"a"]
+    assert world.core.status()["sessions"] == 1
+    assert [peer for peer, _ in world.core.farewell()] == [b"a"]
 
 
 def test_draining_answers_everything_without_waiting() -> None:
@@ -163,14 +163,14 @@ def test_draining_answers_everything_without_waiting() -> None:
         world.ask(session)
     world.hear()
     world.ask("a", 2)
-    assert world.hear() == [] and world.station.waiting == 1
-    assert len(world.hear(draining=True)) == 1 and world.station.waiting == 0
+    assert world.hear() == [] and world.core.waiting == 1
+    assert len(world.hear(draining=True)) == 1 and world.core.waiting == 0
 
 
 def test_several_policies_by_name() -> None:
     world = World()
-    left, right = whole_desk(), whole_desk(build={"_target_": "tiny.TinyPolicy"})
-    world.station = ServerCore({"left": left, "right": right}, clock=lambda: world.now)
+    left, right = whole_slot(), whole_slot(build={"_target_": "tiny.TinyPolicy"})
+    world.core = ServerCore({"left": left, "right": right}, clock=lambda: world.now)
     world.say("a", "hello", 1)
     world.say("a", "hello", 2, policy="right")
     world.ask("a", 3, policy="left")
@@ -183,14 +183,14 @@ def test_several_policies_by_name() -> None:
         assert said[id].body["code"] == "user" and words in said[id].body["fix"]
     assert said[2].body["policy"] == "right" and said[2].body["build"] == {"_target_": "tiny.TinyPolicy"}
     assert said[3].kind == said[4].kind == "act"
-    assert world.station.status("right")["counts"]["requests"] == 1
-    assert world.station.status("right")["served_as"] == "right"
-    assert world.station.counts.errors == 3 and world.station.counts.batches == 2
+    assert world.core.status("right")["counts"]["requests"] == 1
+    assert world.core.status("right")["served_as"] == "right"
+    assert world.core.counts.errors == 3 and world.core.counts.batches == 2
 
 
 def test_a_policy_is_also_known_by_its_own_name() -> None:
     world = World()
-    world.station = ServerCore({"front": world.desk}, clock=lambda: world.now)
+    world.core = ServerCore({"front": world.slot}, clock=lambda: world.now)
     for id, policy in enumerate(("", "front", "tiny"), 1):
         world.ask("a", id, policy=policy)
         assert codes(world.hear()) == {id: ""}
@@ -217,13 +217,13 @@ class Hearing:
 
 def test_status_holds_the_desks_and_followers_are_heard() -> None:
     world = World()
-    world.desk.versions = Hearing()
+    world.slot.versions = Hearing()
     world.say("edge", "status", 1, body={"follow": {"name": "arm-1", "serving": "3-abc"}})
     world.say("edge", "fetch", 2, body={"offset": 0})
     said = {answer.id: answer for _, answer in world.hear()}
     assert said[1].body["followers"] == 1 and said[1].body["pushes"] == "whole" and said[1].body["policy"] == "tiny"
     assert said[2].kind == "range" and said[2].body == {"offset": 0}
-    assert world.desk.versions.seen == [("edge", {"follow": {"name": "arm-1", "serving": "3-abc"}})]
+    assert world.slot.versions.seen == [("edge", {"follow": {"name": "arm-1", "serving": "3-abc"}})]
 
 
 def test_a_snapshot_is_plain_and_tells_how_long_answers_took() -> None:
@@ -231,14 +231,14 @@ def test_a_snapshot_is_plain_and_tells_how_long_answers_took() -> None:
     world.policy.seconds = 0.03
     world.ask("a", 1)
     world.hear()
-    seen = json.loads(json.dumps(world.station.snapshot()))
+    seen = json.loads(json.dumps(world.core.snapshot()))
     assert seen["ready"] and not seen["draining"] and seen["sessions"] == 1
     latency = seen["policies"]["tiny"]["latency"]
     assert latency["count"] == 1 and latency["counts"][latency["buckets"].index(0.05)] == 1
     assert latency["sum"] == pytest.approx(0.03)
     assert seen["limits"]["max_requests"] == 256
-    world.station.draining = True
-    assert not world.station.snapshot()["ready"]
+    world.core.draining = True
+    assert not world.core.snapshot()["ready"]
 
 
 def test_another_thread_sees_that_a_batch_is_being_computed() -> None:
@@ -247,13 +247,13 @@ def test_another_thread_sees_that_a_batch_is_being_computed() -> None:
     inner = world.policy.act
 
     def act(*args: Any) -> ActionChunk:
-        seen.append(world.station.computing_since)
+        seen.append(world.core.computing_since)
         return inner(*args)
 
     world.policy.act = act  # type: ignore[method-assign]
     world.ask("a", 1)
     world.hear()
-    assert seen == [100.0] and world.station.computing_since is None
+    assert seen == [100.0] and world.core.computing_since is None
 
 
 def test_priorities_and_modes_of_a_wrong_type_are_refused() -> None:
@@ -270,22 +270,22 @@ def test_a_server_that_ends_answers_everyone() -> None:
     world.policy.seconds = 0.1
     for id in (1, 2):
         world.ask("a", id, rows=2000)
-    world.station.stopping = True
+    world.core.stopping = True
     for id, kind in enumerate(("act", "hello", "status", "offer", "fetch", "set_active", "outcome", "reset"), 3):
         world.say("b", kind, id)
     for kind in ("heartbeat", "bye", "error"):
         world.say("b", kind, 99)
     said = dict(codes(world.hear(draining=True)))
     assert said == {1: "", **dict.fromkeys(range(3, 11), "busy")}
-    frames = world.station.dismiss()
+    frames = world.core.dismiss()
     ((peer, answer),) = [(peer, decode([bytes(f) for f in message])) for peer, message in frames]
     assert (peer, answer.id, answer.body["code"], answer.body["retry_ms"]) == (b"a", 2, "busy", 500)
-    assert "stopping" in answer.body["what"] and world.station.waiting == 0
+    assert "stopping" in answer.body["what"] and world.core.waiting == 0
 
 
 def test_who_says_goodbye_leaves_its_push() -> None:
     world = World()
-    world.desk.receiver = PushReceiver(world.host, world.desk.loader, clock=lambda: world.now)
+    world.slot.receiver = PushReceiver(world.host, world.slot.loader, clock=lambda: world.now)
     for session, number in (("a", 8), ("b", 9), ("c", 4)):
         world.say(session, "offer", number, body={"manifest": manifest(number).to_dict()})
     said = [(answer.id, answer.kind, answer.body.get("code")) for _, answer in world.hear()]

@@ -128,7 +128,7 @@ def mutants(count: int, seed: int) -> Iterator[list[bytes]]:
         yield mutate(draw.choice(whole), draw)
 
 
-def station() -> ServerCore:
+def core() -> ServerCore:
     host = VersionedPolicy(TinyPolicy())
     host.switch(VERSION, tensors(5))
     return ServerCore(push_slots(host), rates=Rates(0, 0))
@@ -139,7 +139,7 @@ COUNTS = [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_station_answers_each_mutant_once_or_not_at_all(count: int, caplog: pytest.LogCaptureFixture) -> None:
-    server = station()
+    server = core()
     errors = before = 0
     for turn, frames in enumerate(mutants(count, 1)):
         server.handle(b"mutant", frames)
@@ -156,10 +156,10 @@ def test_a_station_answers_each_mutant_once_or_not_at_all(count: int, caplog: py
     # The toy policy's own, of numbers that are finite and huge.
     assert set(unforeseen) <= {"the policy has a bug"}, "a mutant was not foreseen"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024, "KiB"
-    assert server.desks[SPEC.name].host.version == VERSION.version
+    assert server.slots[SPEC.name].policy.version == VERSION.version
     assert server.snapshot()["sessions"] <= 64
-    for desk in server.desks.values():
-        desk.close()
+    for slot in server.slots.values():
+        slot.close()
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -20,9 +20,9 @@ def test_a_robot_waits_for_nobody_and_simulators_fill_its_batch() -> None:
     assert world.hear() == [], "a simulator waits for the other one"
     world.say("r", "hello", 9, body={"priority": "robot"})
     world.ask("r", 10, rows=2)
-    assert world.station.wait() == 0
+    assert world.core.wait() == 0
     assert [answer.id for _, answer in world.hear()] == [9, 10], "a batch has room for four rows"
-    assert world.station.waiting == 1
+    assert world.core.waiting == 1
     world.ask("b", 11, rows=1)
     world.ask("r", 12, rows=1)
     assert sorted(answer.id for _, answer in world.hear()) == [2, 12], "simulators fill the rest, the oldest first"
@@ -49,7 +49,7 @@ def test_what_would_come_too_late_is_refused_at_once() -> None:
     error = error_from_body(answer.body)
     assert isinstance(error, DeadlineExceeded) and answer.id == 2
     assert "300 ms" in error.what and "200 ms" in error.what
-    assert world.station.counts.late == 1 and world.station.counts.batches == 1
+    assert world.core.counts.late == 1 and world.core.counts.batches == 1
     world.ask("a", 3, deadline_ms=400)
     assert codes(world.hear()) == {3: ""}
 
@@ -64,7 +64,7 @@ def test_a_request_that_has_become_late_is_not_computed() -> None:
     world.ask("c", 4, deadline_ms=700)
     answers = [*world.hear(), *world.hear(), *world.hear()]
     assert codes(answers) == {2: "", 3: "", 4: "deadline"}
-    assert world.station.counts.batches == 3
+    assert world.core.counts.batches == 3
 
 
 def test_one_slow_batch_locks_nobody_out() -> None:

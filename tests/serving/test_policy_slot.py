@@ -9,7 +9,7 @@ from embodied.serving.loader import Loader
 from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.message import Message
-from tests.serving.tiny import TinyPolicy, whole_desk
+from tests.serving.tiny import TinyPolicy, whole_slot
 
 
 class Noted:
@@ -32,20 +32,20 @@ ANSWER = Answer("s", lambda *_: None, lambda _: None)
 def test_each_part_gets_its_kind_and_all_are_ticked() -> None:
     host = VersionedPolicy(TinyPolicy())
     parts = {kind: Noted(kind) for kind in ("offer", "fetch", "set_active")}
-    desk = PolicySlot(host, Loader(host), parts["offer"], parts["fetch"], parts["set_active"])
+    slot = PolicySlot(host, Loader(host), parts["offer"], parts["fetch"], parts["set_active"])
     for kind in parts:
-        desk.handle(Message(kind), ANSWER)
-    desk.tick()
+        slot.handle(Message(kind), ANSWER)
+    slot.tick()
     assert all(part.kinds == [kind] and part.ticks == 1 for kind, part in parts.items())
-    assert desk.status() == {"offer": 1, "fetch": 1, "set_active": 1}
-    with pytest.raises(MessageError, match="no desk takes act"):
-        desk.handle(Message("act"), ANSWER)
-    desk.close()
+    assert slot.status() == {"offer": 1, "fetch": 1, "set_active": 1}
+    with pytest.raises(MessageError, match="no slot takes act"):
+        slot.handle(Message("act"), ANSWER)
+    slot.close()
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(UserError, match="keeps no versions"):
-        whole_desk().handle(Message("fetch"), ANSWER)
+        whole_slot().handle(Message("fetch"), ANSWER)
     host = VersionedPolicy(TinyPolicy())
     with pytest.raises(UserError, match="takes no pushes"):
         PolicySlot(host, Loader(host), None).handle(Message("offer"), ANSWER)

@@ -40,7 +40,7 @@ from tests.serving.tiny import (
     server,
     start_server,
     tensors,
-    whole_desk,
+    whole_slot,
 )
 
 
@@ -312,4 +312,4 @@ def test_sigterm_answers_what_has_arrived_and_says_goodbye(tmp_path: Path) -> No
 
 def test_two_servers_on_one_address(one_server: str) -> None:
     with pytest.raises(UserError, match="another server listens there"):
-        PolicyServer({"tiny": whole_desk()}, one_server).open()
+        PolicyServer({"tiny": whole_slot()}, one_server).open()

@@ -38,8 +38,8 @@ class Room:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.policy, self.stop = Gated(), threading.Event()
-        self.desk = push_slot(VersionedPolicy(self.policy))
-        self.server = PolicyServer({"tiny": self.desk}, f"ipc://{path}/policy", **options)
+        self.slot = push_slot(VersionedPolicy(self.policy))
+        self.server = PolicyServer({"tiny": self.slot}, f"ipc://{path}/policy", **options)
         self.address = self.server.open()
         self.thread = threading.Thread(target=self.server.run, args=(self.stop,))
         self.thread.start()
@@ -97,7 +97,7 @@ def test_everyone_is_answered_before_the_end(tmp_path: Path, monkeypatch: pytest
         r.computing()
         r.stop.set()
         r.policy.go.release()
-        until(lambda: r.server.station.stopping)
+        until(lambda: r.server.core.stopping)
         ask(late, 20, 1)
         time.sleep(0.3)  # longer than the server drains
         r.policy.go.release(100)
@@ -144,7 +144,7 @@ def test_a_version_that_cannot_be_loaded_keeps_no_server_from_ending(
         peer = r.peer()
         peer.send_multipart(encode(Message("status", 1, "s")))
         assert hear(peer).kind == "status"
-        r.desk.loader.submit(hangs, "push", told.append)
+        r.slot.loader.submit(hangs, "push", told.append)
         assert begun.wait(30)
         r.stop.set()
         assert hear(peer).kind == "bye" and not told, "goodbye comes first"

@@ -107,8 +107,8 @@ class WholePushes:
         return {"pushes": "whole"}
 
 
-def whole_desk(host: VersionedPolicy | None = None, **parts: Any) -> PolicySlot:
-    """A desk whose pushes come in one message."""
+def whole_slot(host: VersionedPolicy | None = None, **parts: Any) -> PolicySlot:
+    """A slot whose pushes come in one message."""
     host = host or VersionedPolicy(TinyPolicy())
     loader = Loader(host)
     return PolicySlot(host, loader, WholePushes(loader), **parts)

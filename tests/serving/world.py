@@ -1,4 +1,4 @@
-"""A station on a fake clock, without sockets, and what it said to whom."""
+"""A core on a fake clock, without sockets, and what it said to whom."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from embodied.serving.core import LOCAL, ServerCore
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import Message, decode, encode
-from tests.serving.tiny import TinyPolicy, observation, whole_desk
+from tests.serving.tiny import TinyPolicy, observation, whole_slot
 
 
 class Timed(TinyPolicy):
@@ -28,21 +28,21 @@ class Timed(TinyPolicy):
 
 
 class World:
-    """A station, its clock, and what it said to whom."""
+    """A core, its clock, and what it said to whom."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.policy = Timed(self)
         self.host = VersionedPolicy(self.policy)
-        self.desk = whole_desk(self.host)
-        self.station = ServerCore({"tiny": self.desk}, max_wait_s=0.5, clock=lambda: self.now, **options)
+        self.slot = whole_slot(self.host)
+        self.core = ServerCore({"tiny": self.slot}, max_wait_s=0.5, clock=lambda: self.now, **options)
 
     def say(
         self, session: str, kind: str, id: int = 1, caller: Caller | None = LOCAL, peer: str = "",
         waited: float = 0.0, **fields: Any,
     ) -> None:  # fmt: skip
         frames = [bytes(f) for f in encode(Message(kind, id, session, **fields))]
-        self.station.handle((peer or session).encode(), frames, caller, waited)
+        self.core.handle((peer or session).encode(), frames, caller, waited)
 
     def ask(
         self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", priority: str | None = None, **fields: Any
@@ -63,7 +63,7 @@ class World:
         return said
 
     def hear(self, **options: Any) -> list[tuple[str, Message]]:
-        said = [(peer.decode(), decode([bytes(f) for f in frames])) for peer, frames in self.station.tick(**options)]
+        said = [(peer.decode(), decode([bytes(f) for f in frames])) for peer, frames in self.core.tick(**options)]
         return [(peer, message) for peer, message in said if message.kind != "heartbeat"]
 
 

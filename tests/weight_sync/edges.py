@@ -50,7 +50,7 @@ def publish(registry: Registry, tag: int) -> Version:
     return registry.publish("tiny", registry.reserve("tiny"), heavy(tag), SPEC.to_dict()).version
 
 
-def _desk(registry: Registry, upstream: UpstreamClient | None = None) -> dict[str, PolicySlot]:
+def _slot(registry: Registry, upstream: UpstreamClient | None = None) -> dict[str, PolicySlot]:
     host = VersionedPolicy(HeavyPolicy(), HeavyPolicy())
     loader = Loader(host, audited(registry, "tiny", "test"))
     follower, offer = RegistryWatcher(host, loader, registry), VersionServer(host, registry=registry, build=BUILD)
@@ -60,18 +60,18 @@ def _desk(registry: Registry, upstream: UpstreamClient | None = None) -> dict[st
 
 
 def _upstream(address: str, folder: str, pipe: Connection) -> None:
-    serve(_desk(Registry(folder)), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(_slot(Registry(folder)), address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 def _edge(upstream: str, folder: str, name: str, mbit: float, pipe: Connection) -> None:
     follow = UpstreamClient(upstream, folder, name=name, bandwidth_mbit=mbit, poll_s=0.05)
     try:
         follow.connect(20)
-        desks = _desk(Registry(folder), follow)
+        slots = _slot(Registry(folder), follow)
     except EmbodiedError as error:
         pipe.send(error.line())
         return
-    serve(desks, "tcp://127.0.0.1:0", announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+    serve(slots, "tcp://127.0.0.1:0", announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
 
 
 def _start(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, str]:

@@ -107,7 +107,7 @@ def test_progressive_pictures_are_refused() -> None:
 
 @pytest.mark.parametrize("ends", [[10, 5], [0, 300], [-1, 300], [2**62, 300], [100, 400]])
 def test_ends_that_make_no_sense(ends: list[int]) -> None:
-    with pytest.raises(MessageError, match="end where they should"):
+    with pytest.raises(MessageError, match="end at wrong places"):
         jpeg.decode(np.zeros(300, np.uint8), np.array(ends), SHAPE, "front")
 
 
