@@ -1,4 +1,4 @@
-"""What is known of the episodes that envs are in, as the infos of other people's interfaces."""
+"""Seeds, instructions and random draws of running episodes, as the infos of other interfaces."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Info = dict[str, Any]
 
 
 class Episodes:
-    """Seeds, instructions and random draws of the episodes of B envs.
+    """Seeds, instructions and random draws of the episodes of B environments.
 
     Args:
         count: B.
@@ -27,7 +27,7 @@ class Episodes:
         self._drawn: dict[str, NDArray[Any]] = {}
 
     def begin(self, starts: Resets, streams: dict[str, NDArray[Any]]) -> None:
-        """Take note of episodes that began, and of their first observations among `streams` [B, ...]."""
+        """Record episodes that began, and their first observations among `streams` [B, ...]."""
         self._seeds[starts.ids] = starts.seeds
         if "instruction" in streams:
             self._instruction[starts.ids] = [decode_text(text) for text in streams["instruction"][starts.ids]]
@@ -37,10 +37,10 @@ class Episodes:
             self._drawn[name][starts.ids] = values
 
     def rows(self, outcomes: NDArray[np.uint8]) -> Info:
-        """Owned arrays [B, ...] of what is said of every env after a step with `outcomes` [B].
+        """Infos of every environment, owned arrays [B, ...], after a step with `outcomes` [B].
 
         `outcome` is a name of `Outcome` in lower case, `episode_seed` alone decides the episode, and `drawn` holds what
-        was randomised. An episode cut by `infrastructure_fault` says nothing of whoever acted.
+        was randomised. An episode cut by `infrastructure_fault` says nothing about the policy.
         """
         return {
             "outcome": NAMES[outcomes],
@@ -66,10 +66,10 @@ def _value(value: Any) -> Any:
 
 
 def masked(infos: Info, where: NDArray[np.bool_]) -> Info:
-    """Infos of the envs `where` [B] as gymnasium's vector environments lay them out.
+    """Infos of the environments `where` [B] as gymnasium's vector environments lay them out.
 
-    Each array is beside a mask of the envs it speaks of, named with an underscore; the others hold zeros, or None
-    among objects.
+    Each array is beside a mask of the environments that it describes, named with an underscore; the others hold zeros,
+    or None among objects.
     """
     laid: Info = {}
     for name, values in infos.items():

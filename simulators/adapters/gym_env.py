@@ -1,4 +1,4 @@
-"""One env as a `gymnasium.Env`."""
+"""One environment as a `gymnasium.Env`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ MAX_SEED = 2**62
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
-    """A task for one env.
+    """A task for one environment.
 
     Observations are the streams by name. Actions are in physical units, and clipped to the limits of the action space.
     A seed alone decides its episode: `reset(seed=7)` starts the episode that seed 7 has everywhere; later resets

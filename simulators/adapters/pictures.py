@@ -1,4 +1,4 @@
-"""Pictures of envs for people, as `render_mode="rgb_array"` asks for them."""
+"""Pictures of environments for people, as `render_mode="rgb_array"` asks for them."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -18,7 +18,7 @@ DEFAULT_CAMERAS = ("video", "front")
 
 
 class Pictures:
-    """Draws the envs of an environment, in the model's own colours whatever is randomised.
+    """Draws the environments of an environment, in the model's own colours whatever is randomised.
 
     Nothing is prepared until the first picture.
 

@@ -1,4 +1,4 @@
-"""Many envs as stable-baselines3's `VecEnv`. Needs `stable_baselines3`, which this project does not install."""
+"""Many environments as stable-baselines3's `VecEnv`. Needs `stable_baselines3`, which this project does not install."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ Indices = None | int | Iterable[int]
 
 
 class Sb3VecEnv(VecEnv):
-    """The envs of an environment, for `MultiInputPolicy`: the streams by name, actions in physical units.
+    """The environments of an environment, for `MultiInputPolicy`: the streams by name, actions in physical units.
 
     An ended episode is followed by the next in the same step, and its last observation is in
     `infos[i]["terminal_observation"]`, beside `TimeLimit.truncated` (also after a fault of the simulator, whose reward
@@ -76,7 +76,7 @@ class Sb3VecEnv(VecEnv):
         return super().seed(None if seed is None else checked_seed(seed, task, self.num_envs))
 
     def reset(self) -> Streams:
-        """Start an episode on every env, of the seeds that `seed` was given last if they are not used up."""
+        """Start an episode on every environment, of the seeds that `seed` was given last if they are not used up."""
         seeds = None
         if self._seeds[0] is not None:
             seeds = np.array(self._seeds, np.int64)
@@ -98,7 +98,7 @@ class Sb3VecEnv(VecEnv):
         self._actions = checked_actions(actions, self._shape, self.env.spec.task)
 
     def step_wait(self) -> tuple[Streams, NDArray[np.float32], NDArray[np.bool_], list[Info]]:
-        """One control step of every env: observations, rewards, whether episodes ended, infos.
+        """One control step of every environment: observations, rewards, whether episodes ended, infos.
 
         Raises:
             ConfigError: No actions were given, or no episode was ever started.
@@ -121,7 +121,7 @@ class Sb3VecEnv(VecEnv):
         return streams, result.rewards, result.terminated | result.truncated, infos
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """A picture [height, width, 3] of each env, or None without a render mode."""
+        """A picture [height, width, 3] of each environment, or None without a render mode."""
         pictures = self._pictures.draw()
         return [None] * self.num_envs if pictures is None else list(pictures)
 
@@ -130,14 +130,14 @@ class Sb3VecEnv(VecEnv):
         self.env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of this object or the environment below, the same for every env."""
+        """An attribute of this object or the environment below, the same for every environment."""
         return [getattr(self._owner(attr_name), attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute that exists, for all envs at once.
+        """Set an attribute that exists, for all environments at once.
 
         Raises:
-            ConfigError: Only some envs are named.
+            ConfigError: Only some environments are named.
         """
         if len(list(self._get_indices(indices))) != self.num_envs:
             raise ConfigError(f"{attr_name} is shared by all envs", "set_attr", "leave indices out")
@@ -152,7 +152,7 @@ class Sb3VecEnv(VecEnv):
         return [result[env] if rows else result for env in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Indices = None) -> list[bool]:
-        """No env is wrapped, for there are no single environments."""
+        """No environment is wrapped, for there are no single environments."""
         return [False for _ in self._get_indices(indices)]
 
     def _owner(self, name: str) -> Any:

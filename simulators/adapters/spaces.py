@@ -1,4 +1,4 @@
-"""A env's streams as gymnasium's spaces, and actions as envs take them."""
+"""An environment's streams as gymnasium's spaces, and actions as envs take them."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def action_space(agent: AgentSpec) -> spaces.Box:
 
 
 def checked_actions(actions: ArrayLike, shape: tuple[int, ...], task: str) -> NDArray[np.float32]:
-    """Actions as float32 of `shape`; what is out of range stays, for the env clips it.
+    """Actions as float32 of `shape`; what is out of range stays, for the environment clips it.
 
     Raises:
         SpecMismatch: They are no numbers, have another shape, or hold NaN.

@@ -1,4 +1,4 @@
-"""Many envs as a `gymnasium.vector.VectorEnv`, stepped together."""
+"""Many environments as a `gymnasium.vector.VectorEnv`, stepped together."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -85,15 +85,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Streams, Info]:
-        """Start an episode on every env.
+        """Start an episode on every environment.
 
         Args:
-            seed: Of the first env, each other having one more than that before it; or one per env. Where it is None,
-                the env goes on drawing seeds from the last it was given.
+            seed: Seed of the first environment, each other having one more than that before it; or one per environment.
+                An environment whose seed is None draws further seeds from the last it was given.
             options: None are known.
 
         Raises:
-            ConfigError: Not one seed from 0 to 2^63 - 1 per env, or `options` holds any.
+            ConfigError: Not one seed from 0 to 2^63 - 1 per environment, or `options` holds any.
         """
         check_options(options, self.env.spec.task)
         seeds = self._drawn_or_given(seed)
@@ -103,7 +103,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return observation.streams, masked(self._episodes.rows(np.zeros(self.num_envs, np.uint8)), every)
 
     def step(self, actions: NDArray[np.float32]) -> tuple[Streams, NDArray[np.float64], Flags, Flags, Info]:
-        """One control step of every env.
+        """One control step of every environment.
 
         Raises:
             SpecMismatch: `actions` are no [B, D] numbers.
@@ -127,7 +127,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return result.observation.streams, rewards, result.terminated, result.truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """A picture [height, width, 3] of each env, or None without a render mode."""
+        """A picture [height, width, 3] of each environment, or None without a render mode."""
         pictures = self._pictures.draw()
         return None if pictures is None else tuple(pictures)
 

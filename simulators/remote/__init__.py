@@ -1,4 +1,4 @@
-"""Bodies whose environments run in workers (`simulators.worker`) behind the wire."""
+"""Environments that run in workers (`simulators.worker`) behind the wire."""
 
 from simulators.remote.make import make_env
 

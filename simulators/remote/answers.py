@@ -45,7 +45,7 @@ def streams_of(
 
     Raises:
         MessageError: A stream is missing, or of another dtype or shape.
-        EmbodiedError: What came instead of an answer.
+        EmbodiedError: An error came instead of an answer.
     """
     if isinstance(answer, EmbodiedError):
         raise answer
@@ -67,7 +67,7 @@ def take_step(
 
     Raises:
         MessageError: Something is missing, of another type or shape, or not finite where it must be.
-        EmbodiedError: What came instead of an answer.
+        EmbodiedError: An error came instead of an answer.
     """
     if isinstance(answer, EmbodiedError):
         raise answer

@@ -37,23 +37,23 @@ class _Part:
 
 
 class RemoteEnv:
-    """`num_envs` envs in workers, each with consecutive rows; all are asked at once, then waited for.
+    """`num_envs` environments in workers, each with consecutive rows; all workers are asked at once, then awaited.
 
     Seeds and counters live here, and an environment is a function of its seed and actions: `snapshot` holds those, and
-    `restore` takes the steps again. An environment that does not come to the same observation ends its episode as an
-    infrastructure fault at the next step.
+    `restore` takes the steps again. An environment whose observation then differs ends its episode as an infrastructure
+    fault at the next step.
 
     A worker that is gone, silent for `timeout_s`, or says what cannot be understood, ends the episodes of its rows as
     infrastructure faults; another, or its successor, takes the rows over.
 
     Args:
-        pool: Where the workers call.
+        pool: Workers.
         num_envs: B.
-        num_workers: How many workers share the rows.
-        timeout_s: How long to wait for an answer, and for workers to come.
+        num_workers: Workers that share the rows.
+        timeout_s: Seconds to wait for an answer, and for workers to come.
         success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
         seed: Draws the episode seeds that `reset` is not given.
-        task, instruction: What the spec calls the task, and says of it; where empty, what the workers call it.
+        task, instruction: Name and instruction in the spec; where the name is empty, the workers' own.
         release: Called once at `close`.
         first: Global index of the first environment.
 
@@ -106,7 +106,7 @@ class RemoteEnv:
         """As `Env.reset`.
 
         Raises:
-            ConfigError: `seeds` is not one integer from 0 to 2^63 - 1 per env.
+            ConfigError: `seeds` is not one integer from 0 to 2^63 - 1 per environment.
             InfrastructureError: No worker can start the episodes.
         """
         everyone = np.arange(self.num_envs, dtype=np.int32)

@@ -46,18 +46,19 @@ def make_env(
     reward: str = "",
     first: int = 0,
 ) -> RemoteEnv:
-    """`num_envs` envs whose environments run in workers.
+    """Make `num_envs` environments that run in workers.
 
     Args:
-        task: What the run calls the task.
+        task: Name of the task in the run.
         num_envs: B.
         seed: Draws the episode seeds that are not given.
-        env: What the workers run, such as `gymnasium:FetchPush-v4`.
-        address: Where they call; None for `ipc:///tmp/embodied-worker`, or a socket of its own where they are spawned.
+        env: Environment of the workers, such as `gymnasium:FetchPush-v4`.
+        address: Address that they call; None for `ipc:///tmp/embodied-worker`, or for a socket of its own where they
+            are spawned.
         spawn: A Python interpreter to start them with; None where others start them.
-        num_workers: How many share the envs.
-        timeout_s: How long to wait for an answer, and for workers to come.
-        keys: Folder of CURVE keys, needed beyond this machine.
+        num_workers: Workers that share the environments.
+        timeout_s: Seconds to wait for an answer, and for workers to come.
+        keys: Folder of CURVE credentials, needed beyond this machine.
         options: Of the environment.
         pixels: Edge of a square `rgb` stream; 0 for none.
         success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
@@ -72,7 +73,7 @@ def make_env(
         InfrastructureError: Too few workers came.
     """
     if not env:
-        raise ConfigError("a env in workers needs an environment", "task.env", "such as gymnasium:FetchPush-v4")
+        raise ConfigError("environments in workers need a name", "task.env", "such as gymnasium:FetchPush-v4")
     most = MAX_ENVS * num_workers
     require(num_envs <= most, "env.num_envs", num_envs, f"choose 1 to {most}")
     folder = Path(keys) if keys else None
@@ -85,7 +86,7 @@ def make_env(
         spawner = Spawner(spawn, num_workers, env, wanted.options, pixels, folder) if spawn else None
         shared = _pools[key] = _opened(address, wanted, folder, spawner)
     if shared.pool.wanted != wanted:
-        what = f"the workers at {shared.pool.address} run {shared.pool.wanted.env} for another env of this process"
+        what = f"the workers at {shared.pool.address} already run {shared.pool.wanted.env} for this process"
         raise ConfigError(what, "env.address", "give the same task and options, or another address")
     shared.envs += 1
 
@@ -124,7 +125,7 @@ def _close(key: str) -> None:
 
 
 def _close_all(owner: int = os.getpid()) -> None:
-    """At exit, for envs that nobody closed; a fork leaves its parent's alone."""
+    """Close what was left open at exit; a fork leaves its parent's alone."""
     for key in list(_pools) if os.getpid() == owner else ():
         _close(key)
 

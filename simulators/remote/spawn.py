@@ -16,7 +16,7 @@ _IDLE_S = 30  # after which a worker ends whose environment was killed
 
 
 class Spawner:
-    """Keeps `count` workers running. They get a process group of their own: who is interrupted is the env.
+    """Keeps `count` workers running. They get a process group of their own: who is interrupted is the environment.
 
     Args:
         python: The interpreter of the environment that has the suite and this package.

@@ -1,4 +1,4 @@
-"""Where workers call: the one socket of this process at an address, shared by all bodies there."""
+"""Workers at one address: the only socket of this process there, shared by all its environments."""
 
 import logging
 import math
@@ -36,12 +36,12 @@ class Worker:
 
     Attributes:
         peer: Its socket's name.
-        label: What errors call it, once it said who it is.
-        spec: What it offers; None until it said so, or where it does not fit.
-        refused: Why it is not used.
-        pid: Of its process, on its machine.
-        heard: When, monotonic seconds.
-        claims: Bodies that have environments there.
+        label: Its name in errors, after its hello.
+        spec: Spec of its environments; None before its hello, or where it does not fit.
+        refused: Error for which it is not used.
+        pid: Process id on its machine.
+        heard: Time of its last message, monotonic seconds.
+        claims: Sessions with environments there.
         lost: Whether it failed to answer, and has not been heard since.
     """
 
@@ -57,7 +57,7 @@ class Worker:
 
 @dataclass
 class Wanted:
-    """What workers must run, all of them: `env` with its options and pixels."""
+    """Environment that all workers of a pool must run: `env` with its options and pixels."""
 
     env: str
     options: dict[str, Any]
@@ -75,8 +75,8 @@ class WorkerPool:
     """Workers at one address. Not thread-safe.
 
     Args:
-        address: Where to listen.
-        wanted: What workers must run.
+        address: Address to listen at.
+        wanted: Environment that workers must run.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`; needed beyond this machine.
         spawner: Resets workers, or None where others do.
 
@@ -91,10 +91,10 @@ class WorkerPool:
         self._pids: set[int] = set()
         self._count = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doorman: Authenticator | None = None
+        self._authenticator: Authenticator | None = None
         try:
             if keys is not None:
-                self._doorman = authenticator(self._context, AllowList(keys))
+                self._authenticator = authenticator(self._context, AllowList(keys))
             self._socket = self._context.socket(zmq.ROUTER)
             self._socket.sndhwm = self._socket.rcvhwm = _QUEUE
             self._socket.maxmsgsize = max(LIMITS.frame_bytes, LIMITS.header_bytes)
@@ -130,7 +130,7 @@ class WorkerPool:
             if refusals and (self.spec is None or time.monotonic() >= limit):
                 raise refusals[0]
             if time.monotonic() >= limit:
-                raise self._nobody(count, len(free), max(wait, 0.0))
+                raise self._too_few(count, len(free), max(wait, 0.0))
             if not told and time.monotonic() > start + 1.0:
                 start_one = f"`embodied sim-worker --env ... --connect {self.address}`"
                 log.warning("waiting up to %.0f s for %d workers: start %s", wait, count, start_one)
@@ -189,7 +189,7 @@ class WorkerPool:
         return answers
 
     def close(self) -> None:
-        """Say goodbye, stop listening, and end the workers that were started here."""
+        """Tell the workers goodbye, stop listening, and end the workers that were started here."""
         if not self._context.closed:
             for peer in self._workers:
                 self._send(peer, encode(Message("bye")))
@@ -198,15 +198,15 @@ class WorkerPool:
             self.spawner.close()
 
     def _shut(self) -> None:
-        if self._doorman is not None:
-            self._doorman.stop()
+        if self._authenticator is not None:
+            self._authenticator.stop()
         if not self._context.closed:
             if getattr(self, "address", "").startswith("ipc://"):
                 Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)  # before a successor makes its own
             self._context.destroy()
 
     def _judge(self, peer: bytes, ask: _Ask, said: Message | MessageError) -> Message | EmbodiedError | None:
-        """What a message means for a question that is open: its answer, or nothing."""
+        """Match a message to an open question: its answer, an error in its place, or None."""
         if isinstance(said, MessageError):
             return said
         if said.kind == "bye":
@@ -241,7 +241,7 @@ class WorkerPool:
         what = f"no answer to {ask.message.kind} within {timeout_s:g} s, {heard}"
         return DeadlineExceeded(what, self._label(peer), "look at its log, or allow more time with env.timeout_s")
 
-    def _nobody(self, count: int, free: int, wait: float) -> InfrastructureError:
+    def _too_few(self, count: int, free: int, wait: float) -> InfrastructureError:
         lost = [w for w in self._workers.values() if w.lost]
         told = f"; {lost[0].label} is lost" if lost else ""
         python = "" if self.spawner is None else f" with {self.spawner.python}"
@@ -269,7 +269,7 @@ class WorkerPool:
         return True
 
     def _receive(self, wait_s: float) -> tuple[bytes, Message | MessageError | None]:
-        """One message, or nothing; who a sender is gets asked and noted on the way."""
+        """Receive one message, or None after `wait_s`; new senders are asked for their hello."""
         if not self._socket.poll(math.ceil(wait_s * 1000), zmq.POLLIN):
             return b"", None
         peer, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -290,7 +290,7 @@ class WorkerPool:
         return peer, message
 
     def _meet(self, peer: bytes) -> None:
-        """Ask somebody new who it is."""
+        """Ask a new sender for its hello."""
         for known in [w for w in self._workers.values() if not self._reachable(w)]:
             del self._workers[known.peer]
         if len(self._workers) < _MAX_WORKERS and self._send(peer, encode(Message("hello", body={"pool": self.name}))):
@@ -301,7 +301,7 @@ class WorkerPool:
         try:
             spec = _sound(EnvSpec.from_dict(body.get("spec") or {}))
         except EmbodiedError as error:
-            log.warning("a worker that says nothing sensible: %s", error.line())
+            log.warning("a worker whose hello is malformed: %s", error.line())
             return
         pid = body.get("pid")
         worker.pid = pid if type(pid) is int else 0

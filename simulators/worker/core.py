@@ -43,12 +43,12 @@ class WorkerCore:
     """Answers one pool.
 
     Args:
-        suite: Makes environments.
-        env, options, pixels: What the suite was loaded with; told to the pool.
+        suite: Maker of environments.
+        env, options, pixels: Arguments that the suite was loaded with; told to the pool.
         heartbeat_s: Silence after which the pool is sent a heartbeat; shorter while there is no session, and up to ten
             times as long where the pool is silent itself, for a busy one does not take them in.
         expire_s: How long the pool may be gone before its sessions are dropped.
-        limits: What is taken from the wire.
+        limits: Sizes accepted from the wire.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -109,7 +109,7 @@ class WorkerCore:
             self._refuse(id, InfrastructureError(what, "sim-worker", "see the worker's log"))
 
     def tick(self, connected: bool) -> list[list[Buffer]]:
-        """What is to be sent now; `connected` says whether there is a pool to send it to."""
+        """Messages to send now; `connected` tells whether there is a pool to send them to."""
         now = self._clock()
         if connected:
             least = self._heartbeat_s * (1.0 if self._sessions else _EAGER)
@@ -132,7 +132,7 @@ class WorkerCore:
             self._drop(name)
 
     def farewell(self) -> list[Buffer]:
-        """What to say before leaving."""
+        """Goodbye, as frames."""
         return encode(Message("bye"), self._limits)
 
     def _dispatch(self, message: Message) -> None:
@@ -151,7 +151,7 @@ class WorkerCore:
                 else:
                     self.drop_all()
             case _:
-                raise MessageError(f"a worker takes no {message.kind}", "sim-worker", "ask the right station")
+                raise MessageError(f"a worker takes no {message.kind}", "sim-worker", "ask a policy server")
 
     def _greet(self, message: Message) -> None:
         pool = message.body.get("pool")

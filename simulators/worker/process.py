@@ -32,8 +32,8 @@ def run_worker(
     idle_s: float = 600.0,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Run environments for whoever listens at `address`, one after the other, until SIGINT, SIGTERM, or nobody has been
-    there for `idle_s`.
+    """Run environments for the pools that listen at `address`, one after the other, until SIGINT, SIGTERM, or
+    `idle_s` without a pool.
 
     Raises:
         ConfigError: As `load_suite`, or `idle_s` is not positive.
@@ -42,7 +42,7 @@ def run_worker(
     if not 0 < idle_s <= 7 * 86400:
         raise ConfigError(f"--idle {idle_s:g}", "embodied sim-worker", "choose seconds, at most a week")
     addresses.check_call(address, keys)
-    station = WorkerCore(load_suite(env, options, pixels), env, options, pixels)
+    core = WorkerCore(load_suite(env, options, pixels), env, options, pixels)
     stop = threading.Event()
 
     def caught(number: int, frame: FrameType | None) -> None:
@@ -61,21 +61,21 @@ def run_worker(
         sock.heartbeat_ivl, sock.heartbeat_timeout = ALIVE_MS, DEAD_MS
         addresses.connect(sock, address, keys)
         announce(f"{env} waits for a pool at {address}")
-        _serve(sock, station, stop, idle_s)
+        _serve(sock, core, stop, idle_s)
         if sock.poll(0, zmq.POLLOUT):
-            sock.send_multipart(station.farewell(), zmq.NOBLOCK)
+            sock.send_multipart(core.farewell(), zmq.NOBLOCK)
     finally:
-        station.drop_all()
+        core.drop_all()
         context.destroy()
 
 
-def _serve(sock: "zmq.Socket[bytes]", station: WorkerCore, stop: threading.Event, idle_s: float) -> None:
-    while not stop.is_set() and station.alone_s < idle_s:
+def _serve(sock: "zmq.Socket[bytes]", core: WorkerCore, stop: threading.Event, idle_s: float) -> None:
+    while not stop.is_set() and core.alone_s < idle_s:
         if sock.poll(int(_LOOK_S * 1000), zmq.POLLIN):
-            station.handle([frame.buffer for frame in sock.recv_multipart(zmq.NOBLOCK, copy=False)])
+            core.handle([frame.buffer for frame in sock.recv_multipart(zmq.NOBLOCK, copy=False)])
         connected = bool(sock.poll(0, zmq.POLLOUT))
         limit = time.monotonic() + _LOOK_S
-        for frames in station.tick(connected):
+        for frames in core.tick(connected):
             # A pool that has just gone takes nothing; what it was sent would be of no use to its successor.
             if sock.poll(max(int((limit - time.monotonic()) * 1000), 0), zmq.POLLOUT):
                 sock.send_multipart(frames, zmq.NOBLOCK, copy=False)

@@ -49,7 +49,7 @@ class EnvRows:
     """`count` environments of a suite; each is made at its first start.
 
     Args:
-        suite: Makes them.
+        suite: Their maker.
         count: Number of environments.
         success_ends: Whether success ends an episode at once, or counts only where an episode ends anyway.
     """

@@ -52,7 +52,7 @@ def test_it_equals_a_sync_vector_env(task, options):
         for step in range(60):
             actions = np.stack([env.expert() for env in theirs.envs])
             np.testing.assert_array_equal(actions, ours.expert())
-            # The envs differ in noise, so that they end at different steps, and one of them late.
+            # The environments differ in noise, so that they end at different steps, and one of them late.
             noise = rng.normal(0, 1, actions.shape) * ours.single_action_space.high * [[0.0], [0.4], [3.0]]
             actions = actions + noise.astype(np.float32)
             for mine, other in zip(ours.step(actions), theirs.step(actions), strict=True):

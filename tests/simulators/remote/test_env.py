@@ -1,4 +1,4 @@
-"""A env whose environments run in real worker processes equals one with the environments in this process."""
+"""An environment whose environments run in real worker processes equals one with the environments in this process."""
 
 import os
 import signal
@@ -167,7 +167,7 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
         with pytest.raises(ConfigError, match="no scripted expert"):
             OneAgentEnv(made).expert()
         with (
-            pytest.raises(ConfigError, match="for another env of this process"),
+            pytest.raises(ConfigError, match="already run .* for this process"),
             env(1, address, options={"drift": 1}),
         ):
             pass

@@ -1,4 +1,4 @@
-"""What happens to a env when its workers die, hang, lie, or are not what it wants. Real processes and sockets."""
+"""Environments whose workers die, hang, lie, or run something else. Real processes and sockets."""
 
 import os
 import signal
@@ -153,7 +153,7 @@ def test_a_silent_worker_meets_a_deadline(address: str) -> None:
 
 
 class Liar:
-    """Somebody at a env's address who says what he likes."""
+    """A stranger at the address of a pool, which sends any message."""
 
     def __init__(self, address: str) -> None:
         self.context = zmq.Context()
@@ -212,7 +212,7 @@ def test_garbage_of_strangers_does_no_harm(address: str, liar: Liar, caplog: pyt
 def test_a_worker_that_answers_nonsense_is_named_and_replaced(
     address: str, liar: Liar, lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its rows end as faults, and the env goes on with another."""
+    """Its rows end as faults, and the environment goes on with another."""
     streams = {
         f"stream/robot/{name}": np.zeros((2, 2), np.float32)
         for name in ("observation", "achieved_goal", "desired_goal")

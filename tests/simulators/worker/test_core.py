@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.wire.message import Message, decode, encode
-from simulators.worker import core as stations
+from simulators.worker import core as limits
 from simulators.worker.core import WorkerCore
 from simulators.worker.suite import load_suite
 
@@ -17,20 +17,20 @@ SUITE = load_suite(TINY, {})
 
 
 class Worker:
-    """A station, and what it said since the last look, heartbeats left out."""
+    """A worker's core, and what it said since the last look, heartbeats left out."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.station = WorkerCore(SUITE, TINY, {}, clock=lambda: self.now)
+        self.core = WorkerCore(SUITE, TINY, {}, clock=lambda: self.now)
         self.hello("pool")
 
     def ask(self, kind: str, id: int = 0, session: str = "s", body: dict | None = None, **arrays: Any) -> list[Message]:
         given = {name: np.asarray(value) for name, value in arrays.items()}
-        self.station.handle(encode(Message(kind, id, session, body=body or {}, arrays=given)))
+        self.core.handle(encode(Message(kind, id, session, body=body or {}, arrays=given)))
         return self.said()
 
     def said(self, connected: bool = True) -> list[Message]:
-        messages = [decode(frames) for frames in self.station.tick(connected)]
+        messages = [decode(frames) for frames in self.core.tick(connected)]
         return [message for message in messages if message.kind != "heartbeat"]
 
     def hello(self, pool: str) -> Message:
@@ -51,7 +51,7 @@ def test_hello_says_what_it_runs() -> None:
     assert body["env"] == TINY and body["options"] == {} and body["spec"] == SUITE.spec.to_dict()
 
 
-def test_a_body_is_reset_and_stepped() -> None:
+def test_a_session_is_reset_and_stepped() -> None:
     worker = Worker()
     (started,) = worker.reset()
     assert started.kind == "reset" and started.arrays["stream/robot/desired_goal"].shape == (3, 2)
@@ -76,7 +76,7 @@ def test_what_is_wrong_gets_an_error() -> None:
     worker = Worker()
     (unknown,) = worker.step(1, session="other")
     assert unknown.body["code"] == "infrastructure" and "no such session" in unknown.body["what"]
-    for size in (0, -1, stations.MAX_ENVS + 1, "3", None):
+    for size in (0, -1, limits.MAX_ENVS + 1, "3", None):
         assert worker.reset(1, size)[0].body["code"] == "message"
     worker.reset()
     for wrong in (
@@ -99,7 +99,7 @@ def test_what_is_wrong_gets_an_error() -> None:
 def test_garbage_gets_an_error(frames: list[bytes]) -> None:
     worker = Worker()
     worker.reset()
-    worker.station.handle(frames)
+    worker.core.handle(frames)
     assert [answer.body["code"] for answer in worker.said()] == ["message"]
     assert worker.step(2)[0].kind == "step"
 
@@ -109,14 +109,14 @@ def test_environments_go_with_goodbye_with_the_pool_and_with_the_next_pool() -> 
     worker.reset(session="a")
     worker.reset(session="b")
     worker.ask("bye", session="a")
-    assert worker.station.envs == 3
+    assert worker.core.envs == 3
     worker.ask("bye", session="")
-    assert worker.station.envs == 0
+    assert worker.core.envs == 0
     worker.reset(session="a")
     worker.hello("pool")
-    assert worker.station.envs == 3  # the same one asks again
+    assert worker.core.envs == 3  # the same one asks again
     worker.hello("other")
-    assert worker.station.envs == 0
+    assert worker.core.envs == 0
 
 
 def test_a_pool_that_is_gone_is_waited_for_then_forgotten() -> None:
@@ -124,12 +124,12 @@ def test_a_pool_that_is_gone_is_waited_for_then_forgotten() -> None:
     worker.reset()
     worker.now += 9
     worker.said(connected=False)
-    assert worker.station.envs == 3 and worker.station.alone_s == 9
+    assert worker.core.envs == 3 and worker.core.alone_s == 9
     worker.now += 2
     worker.said(connected=False)
-    assert worker.station.envs == 0 and worker.station.alone_s == 11
+    assert worker.core.envs == 0 and worker.core.alone_s == 11
     worker.said(connected=True)
-    assert worker.station.alone_s == 0
+    assert worker.core.alone_s == 0
 
 
 def test_a_silent_pool_is_not_flooded() -> None:
@@ -137,16 +137,16 @@ def test_a_silent_pool_is_not_flooded() -> None:
     count = 0
     for _ in range(36000):
         worker.now += 0.1
-        count += len(worker.station.tick(True))
+        count += len(worker.core.tick(True))
     assert 360 <= count < 600
 
 
 def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "MAX_ENVS", 5)
+    monkeypatch.setattr(limits, "MAX_ENVS", 5)
     worker = Worker()
     worker.reset(session="a")
     assert worker.reset(session="b")[0].body["code"] == "busy"
     assert worker.reset(2, 4, session="a")[0].kind == "reset"  # another size takes the place of the first
-    assert worker.station.envs == 4
-    monkeypatch.setattr(stations, "MAX_SESSIONS", 1)
+    assert worker.core.envs == 4
+    monkeypatch.setattr(limits, "MAX_SESSIONS", 1)
     assert worker.reset(1, 1, session="b")[0].body["code"] == "busy"
