@@ -167,7 +167,7 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
         with pytest.raises(ConfigError, match="no scripted expert"):
             OneAgentEnv(made).expert()
         with (
-            pytest.raises(ConfigError, match="already run .* for this process"),
+            pytest.raises(ConfigError, match=r"already run .* for this process"),
             env(1, address, options={"drift": 1}),
         ):
             pass
@@ -175,7 +175,7 @@ def test_a_users_mistakes_get_one_line(address: str) -> None:
         ({"num_workers": 0}, "num_workers cannot be 0 .*from 1 to 1024"),
         ({"num_workers": "two"}, "num_workers cannot be 'two'"),
         ({"timeout_s": 0.0}, "timeout_s"),
-        ({"env": ""}, "needs an environment"),
+        ({"env": ""}, "need a name"),
         ({"spawn": "/no/python"}, "no Python interpreter"),
     ):
         with pytest.raises(ConfigError, match=said), env(1, f"{address}-other", **wrong):
