@@ -1,16 +1,17 @@
 """A look into a torch policy: what it makes of an observation, step by step."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from embodied.data import Observation
-
-if TYPE_CHECKING:
-    from policies.torch_policy import TorchPolicy
+from embodied.data import ActionChunk, Observation
+from policies.base import Mode
+from policies.network import Inputs, PolicyNetwork
+from policies.senses import Senses
 
 COMPUTE_DTYPE = "compute_dtype"
 """Step whose value is the UTF-8 text of the floating-point types that the network's layers gave."""
@@ -20,7 +21,20 @@ NETWORK = "network/"
 _LAYERS, _NUMBERS = 1024, 64  # that are shown: of a network, and of a row of a layer
 
 
-def probe(policy: "TorchPolicy", observation: Observation) -> dict[str, NDArray[Any]]:
+class NetworkPolicy(Protocol):
+    """A policy around a network; see `policies.torch_policy.TorchPolicy`."""
+
+    senses: Senses
+    network: PolicyNetwork
+
+    def inputs(
+        self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0, critic: bool = True, rest: bool = True
+    ) -> Inputs: ...
+
+    def act(self, observation: Observation, noise_keys: NDArray[np.int64], mode: Mode) -> ActionChunk: ...
+
+
+def probe(policy: NetworkPolicy, observation: Observation) -> dict[str, NDArray[Any]]:
     """Intermediate results of the decision on rows of an observation, in mode `mean`; see `policies.base.Probing`.
 
     `state`, `pictures/<camera>`, `words` and whatever else the network is given, `COMPUTE_DTYPE`, the beginning of

@@ -1,16 +1,38 @@
 """Rows of agents in a batch of environments: which of them act, and the limits and rules of their actions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied.data import Rows, Rule
-from embodied.spec import AgentSpec
+from embodied.errors import SpecMismatch
+from embodied.spec import AgentSpec, EnvSpec
 
 Actions = Mapping[str, NDArray[np.float32]]
 Executed = dict[str, NDArray[np.float32] | None]
 Rules = dict[str, NDArray[np.uint8] | None]
+
+
+@dataclass
+class DecidedStep:
+    """A step whose controls are set.
+
+    Attributes:
+        live: [B] environments that are stepped.
+        ids: Their indices, or None for all.
+        faulty: [B] environments whose actions are a fault.
+        executed, rules: Agent name to what `AgentStep` says of its action.
+        applied: [B, U].
+    """
+
+    live: NDArray[np.bool_]
+    ids: NDArray[np.int32] | None
+    faulty: NDArray[np.bool_]
+    executed: Executed
+    rules: Rules
+    applied: NDArray[np.float64]
 
 
 class AgentRows:
@@ -36,6 +58,35 @@ class AgentRows:
         self.name, self.limit, self.actuators = name, spec.action_limits, actuators
         self.rows = Rows.of_envs(count, first, index)
         self.active = np.zeros(count, bool)
+
+
+def acting(agents: Sequence[AgentRows]) -> NDArray[np.bool_]:
+    """[B] environments in which an agent acts; owned by the caller."""
+    live = agents[0].active.copy()
+    for agent in agents[1:]:
+        live |= agent.active
+    return live
+
+
+def agent_actions(
+    actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec, count: int
+) -> dict[str, NDArray[np.float32]]:
+    """`actions`, checked to be [count, D] float32 of each agent of `spec`.
+
+    Raises:
+        SpecMismatch: An agent is missing or unknown, an array has another shape, or no mapping was given.
+    """
+    where = f"task {spec.task}"
+    if not isinstance(actions, Mapping) or actions.keys() != spec.agents.keys():
+        given = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
+        raise SpecMismatch(f"actions of {given}", where, f"give a mapping of {', '.join(spec.agents)}")
+    checked = {}
+    for name, agent in spec.agents.items():
+        values, shape = np.asarray(actions[name], np.float32), (count, agent.action_dim)
+        if values.shape != shape:
+            raise SpecMismatch(f"actions of shape {values.shape}", f"{where}, agent {name}", f"give {shape}")
+        checked[name] = values
+    return checked
 
 
 def clip(agents: Sequence[AgentRows], requested: Actions) -> tuple[dict[str, NDArray[np.float32]], Rules, NDArray]:

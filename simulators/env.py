@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus
 from embodied.errors import ConfigError, SpecMismatch
 from embodied.settings import Count, ThreadsOrAll, validated
-from simulators.agents import Actions, AgentRows, Executed, Rules, clip, executed, hold
+from simulators.agents import Actions, AgentRows, DecidedStep, acting, agent_actions, clip, executed, hold
 from simulators.physics import Physics
 from simulators.randomise import draw
 from simulators.randomise.envs import RandomisedEnvs
@@ -23,29 +23,9 @@ from simulators.replay import state_hash
 from simulators.resets_ahead import ResetsAhead
 from simulators.senses import Senses, Streams, named, observation, with_cameras
 from simulators.snapshots import check_snapshot, index_of, kind_of
-from simulators.task import Array, Fields, InitialStates, MultiAgentTask, Task, agent_actions, by_agent
+from simulators.task import Array, Fields, InitialStates, MultiAgentTask, Task, by_agent
 
 MAX_ENVS = 65536
-
-
-@dataclass
-class _Decided:
-    """A step whose controls are set.
-
-    Attributes:
-        live: [B] environments that are stepped.
-        ids: Their indices, or None for all.
-        faulty: [B] environments whose actions are a fault.
-        executed, rules: Agent name to what `AgentStep` says of its action.
-        applied: [B, U].
-    """
-
-    live: NDArray[np.bool_]
-    ids: NDArray[np.int32] | None
-    faulty: NDArray[np.bool_]
-    executed: Executed
-    rules: Rules
-    applied: NDArray[np.float64]
 
 
 class BatchEnv:
@@ -110,7 +90,7 @@ class BatchEnv:
         self._seeds = np.zeros(num_envs, np.int64)
         self._begun = False
         self._thread: ThreadPoolExecutor | None = None
-        self._pending: tuple[_Decided, Future[NDArray[np.bool_]]] | None = None
+        self._pending: tuple[DecidedStep, Future[NDArray[np.bool_]]] | None = None
         self._kind = np.full(num_envs, kind_of(task.spec), np.int64)
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
@@ -209,12 +189,12 @@ class BatchEnv:
         (decided, advanced), self._pending = self._pending, None
         return self._conclude(decided, advanced.result())
 
-    def _decide(self, actions: Actions) -> _Decided:
+    def _decide(self, actions: Actions) -> DecidedStep:
         """Begin a step: clip and delay the actions, and set the controls."""
         requested = agent_actions(actions, self.spec, self.num_envs)
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
-        live = self._live()
+        live = acting(self._agents)
         ids = None if live.all() else np.flatnonzero(live).astype(np.int32)
         clipped, rules, faulty = clip(self._agents, requested)
         done: Actions = clipped
@@ -226,9 +206,9 @@ class BatchEnv:
             rules = hold(self._agents, done, rules, arrived)
         self._control(done, arrived, live)
         told = executed(self._agents, requested, done, rules, late)
-        return _Decided(live, ids, faulty, told, rules, self._ctrl.copy())
+        return DecidedStep(live, ids, faulty, told, rules, self._ctrl.copy())
 
-    def _conclude(self, decided: _Decided, diverged: NDArray[np.bool_]) -> EnvStep:
+    def _conclude(self, decided: DecidedStep, diverged: NDArray[np.bool_]) -> EnvStep:
         """End a step whose physics is done: score it, sense it, and start the next episodes."""
         live, ids, faulty = decided.live, decided.ids, (decided.faulty | diverged) & decided.live
         if faulty.any():
@@ -325,13 +305,6 @@ class BatchEnv:
             self._thread.shutdown()
         if self._cameras is not None:
             self._cameras.close()
-
-    def _live(self) -> NDArray[np.bool_]:
-        """[B] environments in which an agent acts."""
-        live = self._agents[0].active.copy()
-        for agent in self._agents[1:]:
-            live |= agent.active
-        return live
 
     def _parts(self) -> Streams:
         """Live arrays [B, ...] of everything from which environments continue."""

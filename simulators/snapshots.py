@@ -52,3 +52,36 @@ def check_snapshot(
         raise SpecMismatch("a snapshot of an environment with other streams", f"task {spec.task}", fix)
     if not np.isfinite(snapshot["state"]).all() or np.min(snapshot["step"], initial=0) < 0:
         raise SpecMismatch("a snapshot that no environment was ever in", "snapshot", "restore what snapshot() gave")
+
+
+def check_replay(
+    snapshot: Mapping[str, NDArray[Any]],
+    last: Mapping[str, NDArray[Any]],
+    count: int,
+    agents: int,
+    spec: EnvSpec,
+) -> None:
+    """Check a snapshot of `RemoteEnv`: `count` rows of seeds, counters and the actions to take again.
+
+    Args:
+        snapshot: As `RemoteEnv.snapshot` gives it.
+        last: Stream name to the last observations [B, ...] of the environments that it is to be written to.
+        count: Environments restored.
+        agents: Agents of each.
+        spec: Of the environments.
+
+    Raises:
+        SpecMismatch: It is of another task or count.
+    """
+    wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("seed", "episode", "step"), (count,))
+    wanted |= dict.fromkeys(("agent_step", "active"), (count, agents))
+    wanted |= {f"last/{name}": (count, *values.shape[1:]) for name, values in last.items()}
+    for name, shape in wanted.items():
+        if name not in snapshot or snapshot[name].shape != shape:
+            fix = f"its shape must be {shape}"
+            raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
+    actions = snapshot.get("actions", np.zeros(0))
+    longest = int(snapshot["step"].max(initial=0))
+    fits = actions.ndim == 3 and actions.shape[::2] == (count, spec.control_size)
+    if not fits or not longest <= actions.shape[1] <= spec.episode_steps:
+        raise SpecMismatch("a snapshot of another task or count", "snapshot actions", "use one of this task")

@@ -229,24 +229,3 @@ def env_spec(
         state_size=mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION),
         control_size=model.nu,
     )
-
-
-def agent_actions(
-    actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec, count: int
-) -> dict[str, NDArray[np.float32]]:
-    """`actions`, checked to be [count, D] float32 of each agent of `spec`.
-
-    Raises:
-        SpecMismatch: An agent is missing or unknown, an array has another shape, or no mapping was given.
-    """
-    where = f"task {spec.task}"
-    if not isinstance(actions, Mapping) or actions.keys() != spec.agents.keys():
-        given = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
-        raise SpecMismatch(f"actions of {given}", where, f"give a mapping of {', '.join(spec.agents)}")
-    checked = {}
-    for name, agent in spec.agents.items():
-        values, shape = np.asarray(actions[name], np.float32), (count, agent.action_dim)
-        if values.shape != shape:
-            raise SpecMismatch(f"actions of shape {values.shape}", f"{where}, agent {name}", f"give {shape}")
-        checked[name] = values
-    return checked

@@ -100,12 +100,6 @@ EXTRAS = ("torch", "mujoco", "ray", "numba", "gymnasium", "safetensors", "tensor
 OPTIONAL = ("simulators.worker.gymnasium_envs",)
 LINES = 400
 
-# To be cut: arrows against the order (rooms), circles of rooms and of modules. Nothing is added to these.
-KNOWN_ARROWS: set[tuple[str, str]] = set()
-KNOWN_ROOM_CIRCLES: tuple[set[str], ...] = ()
-KNOWN_CIRCLES = ("policies.probing policies.torch_policy",)
-"""Modules of a circle, or the package that holds it."""
-
 
 def sources() -> Iterator[tuple[str, Path]]:
     """Every module of the packages: dotted name and file."""
@@ -165,9 +159,7 @@ def test_imports_run_one_way() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {target}"
         for name, path, line, target in imports()
-        if target.split(".")[0] in PACKAGES
-        and not allowed(name, target)
-        and (room(name), room(target)) not in KNOWN_ARROWS
+        if target.split(".")[0] in PACKAGES and not allowed(name, target)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -213,12 +205,7 @@ def test_modules_import_in_no_circle() -> None:
     for name, _, _, target in imports():
         if target in graph and target != name:
             graph[name].add(target)
-    known = [set(line.split()) for line in KNOWN_CIRCLES]
-    new = [
-        circle
-        for circle in circles(graph)
-        if not any(set(circle) <= one or all(name.startswith(f"{min(one)}.") for name in circle) for one in known)
-    ]
+    new = list(circles(graph))
     assert not new, "\n".join(" <-> ".join(circle) for circle in new)
 
 
@@ -227,7 +214,7 @@ def test_rooms_import_in_no_circle() -> None:
     for name, _, _, target in imports():
         if target.split(".")[0] in PACKAGES and (mine := room(name)) != (theirs := room(target)):
             graph[mine].add(theirs)
-    new = [circle for circle in circles(graph) if not any(set(circle) <= known for known in KNOWN_ROOM_CIRCLES)]
+    new = list(circles(graph))
     assert not new, "\n".join(" <-> ".join(circle) for circle in new)
 
 

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from embodied import noise
 from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows, Rule
-from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, SpecMismatch, UserError
+from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError
 from embodied.spec import EnvSpec
 from embodied.wire.message import Message
+from simulators.agents import agent_actions
 from simulators.remote.answers import Streams, agent_streams, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
-from simulators.snapshots import index_of
-from simulators.task import agent_actions
+from simulators.snapshots import check_replay, index_of
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class RemoteEnv:
             InfrastructureError: No worker can start the episodes.
         """
         index = index_of(ids, self.num_envs)
-        self._check(snapshot, len(index))
+        check_replay(snapshot, self._last, len(index), len(self._names), self.spec)
         step, active = snapshot["step"].astype(np.int32), snapshot["active"].astype(bool)
         self._seeds[index], self._step[index] = snapshot["seed"], step
         self._episode[index], self._agent_step[index] = snapshot["episode"], snapshot["agent_step"]
@@ -396,18 +396,3 @@ class RemoteEnv:
 
     def _starts(self, ids: NDArray[np.int32]) -> Resets:
         return Resets(ids + np.int32(self.first), self._seeds[ids].copy(), np.zeros((len(ids), 0)))
-
-    def _check(self, snapshot: dict[str, NDArray[Any]], count: int) -> None:
-        """Raise `SpecMismatch` unless a snapshot is one of `count` rows of this task."""
-        wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("seed", "episode", "step"), (count,))
-        wanted |= dict.fromkeys(("agent_step", "active"), (count, len(self._names)))
-        wanted |= {f"last/{name}": (count, *values.shape[1:]) for name, values in self._last.items()}
-        for name, shape in wanted.items():
-            if name not in snapshot or snapshot[name].shape != shape:
-                fix = f"its shape must be {shape}"
-                raise SpecMismatch("a snapshot of another task or count", f"snapshot {name}", fix)
-        actions = snapshot.get("actions", np.zeros(0))
-        longest = int(snapshot["step"].max(initial=0))
-        fits = actions.ndim == 3 and actions.shape[::2] == (count, self.spec.control_size)
-        if not fits or not longest <= actions.shape[1] <= self.spec.episode_steps:
-            raise SpecMismatch("a snapshot of another task or count", "snapshot actions", "use one of this task")
