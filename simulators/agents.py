@@ -69,24 +69,27 @@ def acting(agents: Sequence[AgentRows]) -> NDArray[np.bool_]:
 
 
 def agent_actions(
-    actions: Mapping[str, NDArray[np.float32]], spec: EnvSpec, count: int
+    actions: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, int]], task: str
 ) -> dict[str, NDArray[np.float32]]:
-    """`actions`, checked to be [count, D] float32 of each agent of `spec`.
+    """`actions`, checked to be float32 of the shape (B, D) of each agent.
 
     Raises:
         SpecMismatch: An agent is missing or unknown, an array has another shape, or no mapping was given.
     """
-    where = f"task {spec.task}"
-    if not isinstance(actions, Mapping) or actions.keys() != spec.agents.keys():
+    if not isinstance(actions, Mapping) or actions.keys() != shapes.keys():
         given = ", ".join(map(str, actions)) if isinstance(actions, Mapping) else type(actions).__name__
-        raise SpecMismatch(f"actions of {given}", where, f"give a mapping of {', '.join(spec.agents)}")
+        raise SpecMismatch(f"actions of {given}", f"task {task}", f"give a mapping of {', '.join(shapes)}")
     checked = {}
-    for name, agent in spec.agents.items():
-        values, shape = np.asarray(actions[name], np.float32), (count, agent.action_dim)
+    for name, shape in shapes.items():
+        values = checked[name] = np.asarray(actions[name], np.float32)
         if values.shape != shape:
-            raise SpecMismatch(f"actions of shape {values.shape}", f"{where}, agent {name}", f"give {shape}")
-        checked[name] = values
+            raise SpecMismatch(f"actions of shape {values.shape}", f"task {task}, agent {name}", f"give {shape}")
     return checked
+
+
+def action_shapes(spec: EnvSpec, count: int) -> dict[str, tuple[int, int]]:
+    """Agent name to the shape of its actions in `count` environments."""
+    return {name: (count, agent.action_dim) for name, agent in spec.agents.items()}
 
 
 def clip(agents: Sequence[AgentRows], requested: Actions) -> tuple[dict[str, NDArray[np.float32]], Rules, NDArray]:

@@ -13,7 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus
 from embodied.errors import ConfigError, SpecMismatch
 from embodied.settings import Count, ThreadsOrAll, validated
-from simulators.agents import Actions, AgentRows, DecidedStep, acting, agent_actions, clip, executed, hold
+from simulators.agents import (
+    Actions,
+    AgentRows,
+    DecidedStep,
+    acting,
+    action_shapes,
+    agent_actions,
+    clip,
+    executed,
+    hold,
+)
 from simulators.physics import Physics
 from simulators.randomise import draw
 from simulators.randomise.envs import RandomisedEnvs
@@ -89,6 +99,7 @@ class BatchEnv:
                 agent.rows.step = self._step
         self._seeds = np.zeros(num_envs, np.int64)
         self._begun = False
+        self._shapes = action_shapes(self.spec, num_envs)
         self._thread: ThreadPoolExecutor | None = None
         self._pending: tuple[DecidedStep, Future[NDArray[np.bool_]]] | None = None
         self._kind = np.full(num_envs, kind_of(task.spec), np.int64)
@@ -191,7 +202,7 @@ class BatchEnv:
 
     def _decide(self, actions: Actions) -> DecidedStep:
         """Begin a step: clip and delay the actions, and set the controls."""
-        requested = agent_actions(actions, self.spec, self.num_envs)
+        requested = agent_actions(actions, self._shapes, self.spec.task)
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
         live = acting(self._agents)

@@ -16,7 +16,7 @@ from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, Rewa
 from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError
 from embodied.spec import EnvSpec
 from embodied.wire.message import Message
-from simulators.agents import agent_actions
+from simulators.agents import action_shapes, agent_actions
 from simulators.remote.answers import Streams, agent_streams, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
 from simulators.snapshots import check_replay, index_of
@@ -101,6 +101,7 @@ class RemoteEnv:
             for s in agent.observations
         }
         self._begun = False
+        self._shapes = action_shapes(self.spec, num_envs)
 
     def reset(self, seeds: ArrayLike | None = None) -> tuple[dict[str, Observation], Resets]:
         """As `Env.reset`.
@@ -129,7 +130,7 @@ class RemoteEnv:
             ConfigError: No episode was ever started.
             InfrastructureError: A worker was lost, and no other came in time.
         """
-        requested = agent_actions(actions, self.spec, self.num_envs)
+        requested = agent_actions(actions, self._shapes, self.spec.task)
         if not self._begun:
             raise ConfigError("step before the first reset", f"task {self.spec.task}", "call reset() first")
         acting, live = self._active.copy(), self._active.any(axis=1)
