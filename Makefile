@@ -28,10 +28,11 @@ test: setup  ## the tests, under 10 minutes on two cores; files side by side in 
 test-all: setup $(patsubst peers/%.txt,peer-%,$(wildcard peers/*.txt))  ## the tests, the long ones and those with other projects' clients
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy, and openers of docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/prose.py
 
 bench: setup  ## every benchmark in tools/bench, one after the other
 	for script in tools/bench/*.py; do $(BIN)/python $$script || exit 1; done

@@ -40,7 +40,7 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
 
 
 def defaults(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What `config["_target_"]` takes beside the keys of `config`, and its defaults, where these are plain values.
+    """Settings that `config["_target_"]` takes beside the keys of `config`, and their plain defaults.
 
     A function is asked for what it returns, and a class for its `config` or `settings_type`, dataclasses, or arguments.
 
@@ -74,7 +74,7 @@ def require_parts(made: Any, config: Mapping[str, Any], where: str, *names: str)
 
 
 def resolve(config: Mapping[str, Any], where: str) -> Any:
-    """What `config["_target_"]` names.
+    """Object that `config["_target_"]` names.
 
     Raises:
         ConfigError: It cannot be imported.

@@ -58,7 +58,7 @@ class Unauthorized(UserError):
 
 
 class SpecMismatch(UserError):
-    """What a policy needs and what a env offers differ in a stream or a field."""
+    """A policy's needs and an environment's offer differ in a stream or a field."""
 
     code = "spec_mismatch"
 

@@ -225,7 +225,7 @@ def sealed(value: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed(path: Path, fix: str, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """What `sealed` made, without its seal.
+    """Read what `sealed` made, without its seal.
 
     Raises:
         CorruptFile: As `read_json`, or the seal does not fit.
@@ -291,7 +291,7 @@ class Lock:
             return True
 
     def holder(self) -> str:
-        """Who holds it, such as `pid 4711`."""
+        """Holder of the lock, such as `pid 4711`."""
         with _held_guard:
             # Opening and closing the file here would free a lock of our own: POSIX locks belong to the process.
             if self._key in _held:

@@ -162,7 +162,7 @@ def validated(where: str, *names: str) -> Callable[[Call], Call]:
 
 
 def configured(kind: Callable[..., T], config: Mapping[str, Any], where: str = "policy", **given: Any) -> T:
-    """What `kind` makes of the arguments that `config` names, checked, and of those `given`.
+    """Build `kind` from the arguments that `config` names, checked, and of those `given`.
 
     Raises:
         ConfigError: As `checked`.
@@ -284,7 +284,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """What checks values by an annotation; None for one of a kind that settings do not have."""
+    """Validator of an annotation; None for one of a kind that settings do not have."""
     kind = _bare(hint)[0]
     parts = [_bare(part)[0] for part in get_args(kind)] or [kind]
     try:

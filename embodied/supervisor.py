@@ -153,7 +153,7 @@ class Child:
         return lines[-1][:_LINE_CHARACTERS] if lines else ""
 
     def died(self) -> str:
-        """How it ended, such as "of SIGKILL" or "with exit status 1"."""
+        """Manner of its end, such as "of SIGKILL" or "with exit status 1"."""
         status = self.process.returncode
         return f"of {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
 

@@ -1,4 +1,4 @@
-"""What vision-language networks share: pictures to feature maps, words to features, a critic's head."""
+"""Parts that vision-language networks share: pictures to feature maps, words to features, a critic's head."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def seeded_(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def module_key(camera: str) -> str:
-    """Where an `nn.ModuleDict` keeps a camera's layers: its name, but for one that a module cannot have, such as
+    """Key of a camera's layers in an `nn.ModuleDict`: its name, but for one that a module cannot have, such as
     `observation.images.front` or `items`. No two names share one."""
     if "." not in camera and not camera.startswith(_ESCAPED) and not hasattr(_NO_LAYERS, camera):
         return camera
@@ -148,8 +148,8 @@ class Convolutions(nn.Module):
 
 
 class SpatialSoftmax(nn.Module):
-    """Where in the picture each channel is active: expected coordinates in [-1, 1] under a softmax over its cells
-    (Finn et al. 2016, "Deep Spatial Autoencoders for Visuomotor Learning", arXiv:1509.06113)."""
+    """Place in the picture at which each channel is active: expected coordinates in [-1, 1] under a softmax over its
+    cells (Finn et al. 2016, "Deep Spatial Autoencoders for Visuomotor Learning", arXiv:1509.06113)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ class Expert(nn.Module):
         self.velocity = orthogonal_linear(width, action_dim, 0.01, generator)
 
     def remember(self, layers: list[Tensor]) -> Memory:
-        """What the denoising steps need of the reader's layers."""
+        """Keys and values of the reader's layers that the denoising steps attend to."""
         return [recall(tokens) for recall, tokens in zip(self.recalls, layers, strict=True)]
 
     def forward(self, x: Tensor, time: Tensor, memory: Memory, there: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ ADAPTER = "default"
 
 @settings("policy.lora")
 class Lora:
-    """Which weights are adapted, and how.
+    """Settings of the adapters.
 
     Attributes:
         rank: r of the two factors. alpha: Their product is scaled by alpha / r; twice the rank where 0.

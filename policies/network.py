@@ -15,7 +15,7 @@ MAX_CHUNK = 1024
 INPUT_LIMIT = 10.0  # a stream that was constant while the normaliser learned must not blow up later
 
 Inputs = dict[str, Tensor]
-"""What a network reads of N rows: `state` [N, F] and `critic` [N, C], normalised; pictures by name [N, H, W, 3] uint8;
+"""Inputs of a network for N rows: `state` [N, F] and `critic` [N, C], normalised; pictures by name [N, H, W, 3] uint8;
 `words` [N, L] int64. What a policy has none of is absent, and so is `critic` where the policy acts."""
 
 
@@ -38,7 +38,7 @@ class Sampled:
 
 @dataclass
 class Evaluated:
-    """What a network says of decisions that were taken, differentiable.
+    """Evaluation of decisions that were taken, differentiable.
 
     Attributes:
         log_probs: [N, K, D] of the actions taken.
@@ -120,7 +120,7 @@ class PolicyNetwork(nn.Module):
         raise NotImplementedError
 
     def evaluate_actions(self, inputs: Inputs, actions: Tensor, stored: Inputs) -> Evaluated:
-        """What the network thinks of physical actions [N, K, D] that were sampled with `stored`."""
+        """Evaluate physical actions [N, K, D] that were sampled with `stored`."""
         raise NotImplementedError
 
     def value(self, inputs: Inputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a decoder is prompted with: pictures and words as fixed numbers of embeddings."""
+"""Prompts of a decoder: pictures and words as fixed numbers of embeddings."""
 
 import math
 from collections.abc import Sequence

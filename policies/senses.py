@@ -1,4 +1,4 @@
-"""Which of a body's streams a policy reads, and how their physical values become a network's inputs."""
+"""Streams that a policy reads, and their conversion from physical values to a network's inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Senses:
 
     @property
     def observations(self) -> Streams:
-        """What the policy needs in order to act."""
+        """Streams that the policy needs in order to act."""
         return (*self.state, *self.pictures, *((self.instruction,) if self.instruction else ()))
 
     @property
@@ -101,7 +101,7 @@ class Senses:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of it a version of weights fits, for `PolicySpec.extra`."""
+        """Part of it that a version of weights depends on, for `PolicySpec.extra`."""
         return {"tokenizer": self.words.name} if self.words else {}
 
     def numbers(

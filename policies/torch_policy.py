@@ -60,7 +60,7 @@ class TorchPolicy:
     def inputs(
         self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0, critic: bool = True, rest: bool = True
     ) -> Inputs:
-        """What the network reads of `rows` rows in the leading axes of `streams`, and of `pad` empty ones behind them.
+        """Network inputs of `rows` rows in the leading axes of `streams`, and of `pad` empty ones behind them.
 
         Args:
             critic: Whether what only the critic reads is wanted. rest: Whether pictures and words are.

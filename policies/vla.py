@@ -1,4 +1,4 @@
-"""What policies that see and are told share: settings, a critic, and how streams and a network become a policy."""
+"""Parts that vision-language-action policies share: settings, a critic, and the policy made of streams and a network."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
@@ -59,7 +59,7 @@ class VLASettings:
             raise ConfigError(f"{name} {value}", f"policy.{name}", f"give a multiple of {unit}, {why}")
 
     def senses(self, name: str, agent: AgentSpec) -> Senses:
-        """What the policy of this name reads of the streams that `agent` offers.
+        """Streams that the policy reads of those that `agent` offers.
 
         Raises:
             SpecMismatch: A stream is not offered, or there is no picture or instruction.

@@ -36,7 +36,7 @@ class Words:
 
     @property
     def name(self) -> str:
-        """What identifies the tokenizer in a policy's spec: other tokens need other weights."""
+        """Identity of the tokenizer in a policy's spec: other tokens need other weights."""
         return f"words/{self.vocabulary}/{self.length}"
 
     def encode(self, texts: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What the README and the docs say can be done can be done."""
+"""Commands, links and code of the README and the docs work."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which update of the learner consumed which segments: one line per update beside the episodes."""
+"""Segments that each update of the learner consumed: one line per update beside the episodes."""
 
 import json
 from collections.abc import Sequence

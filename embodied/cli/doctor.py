@@ -40,7 +40,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
+    """Result of one check.
 
     Attributes:
         name: What was checked.
@@ -161,7 +161,7 @@ def _installed(requirement: Requirement) -> str:
 
 
 def _select(extra: str, requirements: Sequence[str]) -> list[Requirement]:
-    """What an extra asks for, or the base install where `extra` is empty; extras within extras are followed."""
+    """Requirements of an extra, or the base install where `extra` is empty; extras within extras are followed."""
     found: list[Requirement] = []
     for requirement in map(Requirement, requirements):
         marker = requirement.marker
@@ -290,5 +290,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Where a foreign `embodied` is installed the command itself cannot start; from the clone this can.
+    # The command itself cannot start where a foreign `embodied` is installed; from the clone this can.
     sys.exit(main(sys.argv[1:]))

@@ -63,7 +63,7 @@ _MEMORY = re.compile(r"allocate memory|out of memory")  # how torch says it
 
 
 def _line(error: BaseException) -> str:
-    """What to say of an error in one line."""
+    """An error as one line."""
     if isinstance(error, EmbodiedError):
         return error.line()
     if isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What imitation learning changes of what it was shown, so that the clone leans on what matters."""
+"""Augmentation of demonstrations, so that a clone leans on what matters."""
 
 import torch
 from torch import Tensor

@@ -27,7 +27,7 @@ _PREPROCESSING, _NETWORK = 1e-4, 1e-3  # differences of equal computations, as s
 
 @torch.no_grad()
 def measure(log_ratio: Tensor, mask: Tensor) -> dict[str, float]:
-    """How far recomputed log-probabilities are from those that came with the data; at equal weights not at all.
+    """Distance of recomputed log-probabilities from those that came with the data; at equal weights not at all.
 
     Args:
         log_ratio: [...] learner's less rollout's.
@@ -97,7 +97,7 @@ def decided(segment: Segment, spec: PolicySpec, version: int, rows: int = ROWS) 
 
 
 def diagnose(policy: Policy, client: PolicyClient, observation: Observation, version: int | None = None) -> str:
-    """What differs first between a learner's policy and the one a client's host serves, in one clause.
+    """The first difference between a learner's policy and the one a client's host serves, in one clause.
 
     Looked at in this order: versions, dtypes of tensors and of what is computed, tensors, preprocessing, the network's
     layers and results.

@@ -33,7 +33,7 @@ class Learner(Protocol):
         ...
 
     def published(self, version: Version) -> None:
-        """What `tensors` gives is served as `version` from now on."""
+        """Note that the present tensors are served as `version` from now on."""
         ...
 
     def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -231,7 +231,7 @@ def model_state(policy: TorchPolicy) -> dict[str, Tensor]:
 
 
 class PolicyLearner:
-    """What a learner of one policy saves and takes up again: all of `Learner` but `update`.
+    """State of a learner of one policy, saved and restored: all of `Learner` but `update`.
 
     Attributes:
         version: Last published, by this process; None before.

@@ -243,7 +243,7 @@ class PPO(PolicyLearner):
 
     @torch.no_grad()
     def _after(self, batch: Batch) -> dict[str, float]:
-        """How far the update went, and the learning rate moved accordingly."""
+        """Measure the size of the update, and move the learning rate accordingly."""
         cfg, evaluated = self.config, self._evaluate_all(batch)
         log_ratio, mask = self._log_ratio(evaluated, batch)
         kl = approximate_kl(log_ratio, mask).item()

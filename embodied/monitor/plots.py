@@ -28,7 +28,7 @@ POOL = 64  # training episodes of one point
 
 
 def success_points(metrics: dict[str, list[float]], names: tuple[str, str], pool: int = 1) -> dict[str, Column]:
-    """What one curve is drawn from: `steps`, `seconds`, `rate`, `low`, `high`, one number per point.
+    """Data of one curve: `steps`, `seconds`, `rate`, `low`, `high`, one number per point.
 
     Args:
         metrics: Columns of `read_metrics`.

@@ -1,4 +1,4 @@
-"""What a run is doing, on the terminal: a live bar where there is one, a line every few seconds elsewhere."""
+"""Progress of a run on the terminal: a live bar where there is one, a line every few seconds elsewhere."""
 
 import math
 import sys

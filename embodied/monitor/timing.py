@@ -1,4 +1,4 @@
-"""Where the time of an RL step goes."""
+"""Seconds that the parts of an RL step take."""
 
 import time
 from collections import defaultdict

@@ -11,7 +11,7 @@ from embodied.settings import AtLeastOne, GigabytesOrNoLimit, Rows, Threads, Wei
 
 @settings()
 class ServeSettings:
-    """Which policies answer, where, and to whom.
+    """Policies that answer, their addresses and clients.
 
     Attributes:
         run: The run whose policy answers, following its registry; null for an untrained `policy` for `task`, to be

@@ -234,7 +234,7 @@ class Registry(Control):
         try:
             pointers = self.pointers(policy)
         except CorruptFile as error:
-            # What must be kept is unknown, so all is; the version just published stays published.
+            # All versions are kept, since those that must be are unknown; the version just published stays published.
             self._audit("not_pruned", policy, None, why=error.line())
             return
         if (pointers.serving or pointers.held) and version == versions[-1]:

@@ -1,4 +1,4 @@
-"""Where stations listen: `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
+"""Addresses to listen at, `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
 Whoever listens or calls beyond this machine needs CURVE keys: folders as `embodied keys` makes them, see
 `embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user who

@@ -1,4 +1,4 @@
-"""Who may call a server: the list of clients let in, with their permissions, and the thread that lets them in."""
+"""Clients that may call a server: the allow list, with their permissions, and the thread that lets them in."""
 
 import logging
 import threading

@@ -126,7 +126,7 @@ def remove_client(folder: Path, name: str) -> None:
 
 
 def list_clients(folder: Path) -> list[Client]:
-    """Who is let in, by name.
+    """Clients that are let in, by name.
 
     Raises:
         UserError: The folder is no server's.

@@ -167,7 +167,7 @@ def decode_arrays(header: Header, frames: Sequence[Buffer], view_bytes: int | No
 
 
 class _Layout(NamedTuple):
-    """Where arrays are: small ones with their places in the shared frame, large ones with their sizes."""
+    """Layout of arrays: small ones with their places in the shared frame, large ones with their sizes."""
 
     small: list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
     large: list[tuple[str, np.dtype[Any], tuple[int, ...], int]]

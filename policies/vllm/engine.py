@@ -45,7 +45,7 @@ class EngineSettings:
     start_s: Seconds = 300.0
 
     def command(self) -> list[str]:
-        """What starts a worker.
+        """Command that starts a worker.
 
         Raises:
             UserError: There is no such interpreter.

@@ -102,5 +102,5 @@ def _decoder(network: TokenNetwork) -> dict[str, NDArray[Any]]:
 
 
 def build(agent: AgentSpec, engine: Mapping[str, Any] | None = None, **config: Any) -> VLLMPolicy:
-    """What `engine=vllm` makes of the configuration of a `TokenPolicy`; `engine` is `EngineSettings` as a mapping."""
+    """Build the policy of `engine=vllm` from a `TokenPolicy`'s configuration; `engine` holds fields of `EngineSettings`."""
     return configured(VLLMPolicy, config, agent=agent, engine=settings_of(engine or {}))

@@ -1,4 +1,4 @@
-"""What a policy's process and its vLLM worker say to each other: messages of `embodied.wire` over one PAIR socket.
+"""Messages between a policy's process and its vLLM worker: those of `embodied.wire` over one PAIR socket.
 
 The worker says `status` when it is there. From then on the policy's process asks, one request at a time, and the worker
 answers with the same id and kind, or with `error`.

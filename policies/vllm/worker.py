@@ -77,7 +77,7 @@ class Decoder:
                 **options,
             )
         self.label("random")
-        # What vLLM cannot run, such as the width of a head, it says at the first prompt.
+        # vLLM reports a network that it cannot run, such as the width of a head, at the first prompt.
         self.generate(np.zeros((1, 2, config["hidden_size"]), np.float32), np.zeros(1, np.int64), 1, "mean")
 
     def generate(

@@ -141,7 +141,7 @@ def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> N
     with pytest.raises(CorruptFile, match=env.name):
         other.read(ids[2])
     assert {path for path, _ in other.verify()} == {head, tmp_path / "other.h5", env}
-    # What cannot be read is never deleted to make room.
+    # Unreadable files are never deleted to make room.
     tight = EpisodeStore(tmp_path, keep=["all"], quota_bytes=1)
     tight.add(make_episode(0, "x"))
     with pytest.raises(InfrastructureError):

@@ -1,4 +1,4 @@
-"""What `--help` lists: every key of a command, and what can be chosen for its groups."""
+"""Contents of `--help`: every key of a command, and what can be chosen for its groups."""
 
 import pytest
 

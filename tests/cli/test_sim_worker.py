@@ -76,7 +76,7 @@ def trained(*words: str, folder: Path) -> str:
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Where a worker calls during the test."""
+    """Listen at the address that a worker calls during the test."""
     worker = start("sim-worker", "--env", ENV, "--connect", f"ipc://{tmp_path}/worker", folder=tmp_path)
     yield f"env.address=ipc://{tmp_path}/worker"
     worker.send_signal(signal.SIGTERM)

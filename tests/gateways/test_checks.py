@@ -1,4 +1,4 @@
-"""What `embodied serve` asks of its gateways before it listens."""
+"""Checks of gateways by `embodied serve` before it listens."""
 
 import socket
 from typing import Any

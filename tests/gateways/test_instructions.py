@@ -1,4 +1,4 @@
-"""What a client says in words: what means nothing is refused with its own request, and nobody else's suffers."""
+"""Instructions of clients: what means nothing is refused with its own request, and nobody else's suffers."""
 
 from multiprocessing.connection import Connection
 from pathlib import Path

@@ -73,7 +73,7 @@ def weights(number: int, spec: PolicySpec = SPEC) -> tuple[Manifest, dict[str, N
 
 
 def request(level: float = 0.0) -> dict[str, Any]:
-    """What a client of the native embodiment sends."""
+    """Request of a client of the native embodiment."""
     return {
         "state": np.full(4, level, np.float64),
         "camera": np.full((8, 8, 3), 7, np.uint8),

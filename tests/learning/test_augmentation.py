@@ -1,4 +1,4 @@
-"""What cloning changes: every word is there or replaced, in its order, somewhere; pictures move and change light."""
+"""Augmentation of cloning: every word is there or replaced, in its order, somewhere; pictures move and change light."""
 
 import numpy as np
 import torch

@@ -198,7 +198,7 @@ def decide(policy: TorchPolicy, segment: Segment, seed: int) -> Segment:
 @pytest.mark.parametrize("granularity", ["token", "action", "chunk"])
 @pytest.mark.parametrize("correction", ["none", "truncated", "masked"])
 def test_chunks_of_several_actions_train_what_was_executed(granularity: str, correction: str):
-    """What a fault, a takeover or an episode's end kept from being executed changes nothing, whatever stands there."""
+    """Actions that a fault, a takeover or an episode's end kept from being executed change nothing."""
     config = replace(CONFIG, granularity=granularity, correction=correction, per_dimension=True, normaliser_steps=0)
     first, second = (PPO(chunk_policy(3, 2), config) for _ in range(2))
     segment = decide(chunk_policy(3, 2), draw_segment(5, 12, 6, 3, 2), 0)

@@ -63,7 +63,7 @@ def demonstration(steps: int, seed: int) -> Episode:
 
 
 def segment(policy: TorchPolicy, steps: int, bodies: int, seed: int = 0) -> Segment:
-    """What `policy` sampled in `steps` (a multiple of K) x `bodies`, whole chunks, with rewards that mean nothing."""
+    """Segment that `policy` sampled in `steps` (a multiple of K) x `bodies`, whole chunks, with random rewards."""
     chunk, dim = policy.spec.chunk, policy.spec.agent.action_dim
     rng = np.random.default_rng(seed)
     shape, decided = (steps, bodies), (steps, bodies, chunk, dim)

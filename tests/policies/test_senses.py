@@ -1,4 +1,4 @@
-"""Which streams a policy reads, and one line for each way in which they may not fit."""
+"""Streams that a policy reads, and one line for each way in which they may not fit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What any network's policy shares: rows in blocks, chunks of the right form, and versions taken over whole."""
+"""Behaviour of every network's policy: rows in blocks, chunks of the right form, and versions taken over whole."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
     assert ask(actor, "offer") == "unauthorized"
     assert ask(actor, "set_active", pointer="held", version=None) == "unauthorized"
     assert ask(learner, "set_active", pointer="held", version=None) == "unauthorized"
-    # What follows is malformed, or more than this server keeps, and refused for that, which is the point.
+    # The rest is malformed, or more than this server keeps, and is refused for that.
     assert ask(learner, "offer") not in ("unauthorized", "deadline")
     assert ask(admin, "set_active", pointer="held", version=None) not in ("unauthorized", "deadline")
     assert ask(admin, "offer") == "unauthorized"

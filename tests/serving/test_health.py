@@ -66,7 +66,7 @@ def page(state: dict[str, Any]) -> Iterator[Callable[..., tuple[int, str]]]:
 
 
 def raw(port: int, data: bytes) -> bytes:
-    """What comes back for bytes that may be no HTTP."""
+    """Answer to bytes that may be no HTTP."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         try:
             sock.sendall(data)

@@ -1,4 +1,4 @@
-"""Who is computed first, and what is not computed at all: the server without sockets, on a fake clock."""
+"""Order of computation, and requests that are not computed: the server without sockets, on a fake clock."""
 
 from typing import Any
 

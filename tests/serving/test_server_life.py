@@ -1,4 +1,4 @@
-"""How a policy server starts, ends, hangs, and whom it lets in."""
+"""Start, end, hanging and admission of a policy server."""
 
 import signal
 import threading

@@ -53,7 +53,7 @@ class World:
         self.say(session, "act", id, body=body, arrays=arrays, **fields)
 
     def until(self, ids: set[int]) -> dict[int, Message]:
-        """What was answered to these, however long a version takes to load."""
+        """Answers to these, however long a version takes to load."""
         said: dict[int, Message] = {}
         limit = time.monotonic() + 30
         while not ids <= said.keys():

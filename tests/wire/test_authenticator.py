@@ -61,7 +61,7 @@ def calling(address: str, keys: Path | None) -> Iterator["zmq.Socket[bytes]"]:
 
 
 def ask(dealer: "zmq.Socket[bytes]", router: "zmq.Socket[bytes]", allowed: AllowList) -> object:
-    """Who the router says has asked."""
+    """Name of the client by the router."""
     assert dealer.poll(5000, zmq.POLLOUT), "not let in"
     dealer.send(b"x")
     assert router.poll(5000)

@@ -48,7 +48,7 @@ class RealTime:
 
 
 def prefix(actions: Floats, k: NDArray[np.int32], delay: NDArray[np.int32]) -> tuple[Floats, NDArray[np.int32]]:
-    """What will have been executed of each row's chunk when the answer to the present observation can be.
+    """Actions of each row's chunk that will be executed until the answer to the present observation comes.
 
     Args:
         actions: [B, K, D] the chunks being executed.

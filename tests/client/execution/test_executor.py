@@ -50,7 +50,7 @@ class Reference:
         ]
 
     def coming(self, step: int, time: float) -> NDArray:
-        """What is left of the newest chunk."""
+        """The rest of the newest chunk."""
         start, actions, until = self.chunks[-1] if self.chunks else (0, np.zeros((0, D)), 0.0)
         return actions[step - start :] if time <= until else actions[:0]
 

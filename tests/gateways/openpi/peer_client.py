@@ -1,4 +1,4 @@
-"""What openpi's own client sees; runs in its environment, with openpi_client and numpy only. Prints JSON lines.
+"""A view by openpi's own client; runs in its environment, with openpi_client and numpy only. Prints JSON lines.
 
     python openpi_peer.py PORT HORIZON [API_KEY]
 

@@ -55,7 +55,7 @@ def _environment() -> None:
 
 
 def torch_policy(seed: int = 0, **more: Any) -> TokenPolicy:
-    """Whose distributions are far from uniform, so that a wrong weight shows."""
+    """Policy whose distributions are far from uniform, so that a wrong weight shows."""
     made = tokens.build(AGENT, name="p", seed=seed, **(SIZES | more))
     sharpen(made)
     return made
