@@ -1,4 +1,4 @@
-"""Parts that vision-language-action policies share: settings, a critic, and the policy made of streams and a network."""
+"""Parts that vision-language-action policies share: settings, a critic, and the policy around streams and a network."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar

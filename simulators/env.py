@@ -1,7 +1,6 @@
 """Environments of one task on MuJoCo's batch: the simulator behind `embodied.rollout.env.Env`."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -100,8 +99,6 @@ class BatchEnv:
         self._seeds = np.zeros(num_envs, np.int64)
         self._begun = False
         self._shapes = action_shapes(self.spec, num_envs)
-        self._thread: ThreadPoolExecutor | None = None
-        self._pending: tuple[DecidedStep, Future[NDArray[np.bool_]]] | None = None
         self._kind = np.full(num_envs, kind_of(task.spec), np.int64)
         self._randomised: RandomisedEnvs | None = None
         if randomise is not None and randomise.any:
@@ -170,35 +167,6 @@ class BatchEnv:
         """
         decided = self._decide(actions)
         return self._conclude(decided, self._physics.step(decided.ids))
-
-    def begin(self, actions: Actions) -> None:
-        """Begin a step: its physics runs on a thread of its own until `finish`, which alone may be called next.
-
-        A caller that drives several `BatchEnv` of one range, such as two halves with `first`, decides for one while
-        the physics of the others runs. Their rows are those of `step`, bit for bit.
-
-        Raises:
-            SpecMismatch, ConfigError: As `step`, or a step has begun.
-        """
-        if self._pending is not None:
-            raise ConfigError(
-                "begin before the last step was finished", f"task {self.spec.task}", "call finish() first"
-            )
-        decided = self._decide(actions)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "physics")
-        self._pending = decided, self._thread.submit(self._physics.step, decided.ids)
-
-    def finish(self) -> EnvStep:
-        """Wait for the physics of the step that has begun, and end it.
-
-        Raises:
-            ConfigError: No step has begun.
-        """
-        if self._pending is None:
-            raise ConfigError("finish without begin", f"task {self.spec.task}", "call begin(actions) first")
-        (decided, advanced), self._pending = self._pending, None
-        return self._conclude(decided, advanced.result())
 
     def _decide(self, actions: Actions) -> DecidedStep:
         """Begin a step: clip and delay the actions, and set the controls."""
@@ -311,9 +279,7 @@ class BatchEnv:
         self.observe()
 
     def close(self) -> None:
-        """Wait for a step that has begun, and release the cameras; the batch ends with the object."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        """Release the cameras; the batch ends with the object."""
         if self._cameras is not None:
             self._cameras.close()
 

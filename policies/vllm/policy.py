@@ -102,5 +102,5 @@ def _decoder(network: TokenNetwork) -> dict[str, NDArray[Any]]:
 
 
 def build(agent: AgentSpec, engine: Mapping[str, Any] | None = None, **config: Any) -> VLLMPolicy:
-    """Build the policy of `engine=vllm` from a `TokenPolicy`'s configuration; `engine` holds fields of `EngineSettings`."""
+    """Build the policy of `engine=vllm` from a `TokenPolicy`'s configuration; `engine` holds `EngineSettings`."""
     return configured(VLLMPolicy, config, agent=agent, engine=settings_of(engine or {}))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embodied.data import Outcome, RewardStatus, Rule
-from embodied.errors import ConfigError, SpecMismatch
+from embodied.errors import SpecMismatch
 from simulators.one_agent import OneAgentEnv
 from simulators.randomise.ranges import Ranges
 from simulators.replay import replay, state_hash
@@ -242,35 +242,6 @@ def test_two_origins_give_together_the_rows_of_one():
             mine = getattr(step.started, name, np.zeros(0))
             other = [getattr(part.started, name) for part in theirs if part.started is not None]
             np.testing.assert_array_equal(mine, np.concatenate(other) if other else np.zeros(0))
-
-
-def test_steps_begun_and_finished_in_turn_are_those_of_step():
-    whole = make(COUNT, seed=5)
-    halves = [make(COUNT // 2, seed=5, first=first, num_threads=2) for first in (0, COUNT // 2)]
-    whole.reset()
-    for half in halves:
-        half.reset()
-    with pytest.raises(ConfigError, match="finish without begin"):
-        whole.finish()
-    halves[0].begin(actions(halves[0], 0))
-    with pytest.raises(ConfigError, match="before the last step was finished"):
-        halves[0].begin(actions(halves[0], 0))
-    for t in range(45):
-        step = whole.step(actions(whole, t))
-        halves[1].begin(actions(halves[1], t, COUNT // 2))
-        low = halves[0].finish()
-        if t < 44:
-            halves[0].begin(actions(halves[0], t + 1))
-        high = halves[1].finish()
-        for name in ("applied", "state_hash"):
-            joined = np.concatenate([getattr(low, name), getattr(high, name)])
-            np.testing.assert_array_equal(getattr(step, name), joined)
-        for name, agent in step.agents.items():
-            for key in ("rewards", "outcomes"):
-                joined = np.concatenate([getattr(part.agents[name], key) for part in (low, high)])
-                np.testing.assert_array_equal(getattr(agent, key), joined)
-    for half in halves:
-        half.close()
 
 
 def test_clipped_and_late_actions_are_told_with_their_rule():
