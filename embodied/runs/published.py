@@ -78,5 +78,5 @@ def whole_number(version: str) -> int | str:
     if version == "latest":
         return version
     fits = version.isdecimal() and len(version) <= len(str(MAX_NUMBER))
-    require(fits, "version", version[:40] or "empty", "give a whole number, or latest")
+    require(fits, "version", version[:40], "give a whole number, or latest")
     return int(version)

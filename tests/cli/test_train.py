@@ -154,7 +154,7 @@ def test_a_refused_start_or_resume_leaves_nothing_changed(root: Path, tmp_path: 
     assert not (tmp_path / "runs" / "x").exists()
     config = (root / "runs" / "b" / "config.yaml").read_bytes()
     said = one_line(embodied("train", "resume=b", "rollout.num_envs=8", "budget.env_steps=99999", folder=root))
-    assert "16 envs" in said
+    assert "16 environments" in said
     assert (root / "runs" / "b" / "config.yaml").read_bytes() == config
 
 
