@@ -14,9 +14,12 @@ Lag = Callable[[int], int | None]
 
 
 def version_lags(segment: Segment, lag: Lag) -> NDArray[np.float64]:
-    """[T, B] updates that each step's decision is behind the newest version; infinite for another lineage's."""
+    """[T, B] updates that each step's decision is behind the newest version; infinite for another lineage's.
+
+    Steps without a decision, such as those of a parked agent, have version -1 and lag 0: they never train.
+    """
     versions, index = np.unique(segment.versions, return_inverse=True)
-    found = [lag(int(version)) for version in versions]
+    found = [lag(int(version)) if version >= 0 else 0 for version in versions]
     lags = np.array([math.inf if updates is None else updates for updates in found], np.float64)
     return lags[index.reshape(segment.versions.shape)]
 

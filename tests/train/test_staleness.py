@@ -87,6 +87,10 @@ def test_versions_that_were_rolled_back_never_train(tmp_path: Path) -> None:
     assert lags[:, 0].tolist() == [1.0, np.inf, np.inf, 1.0, 0.0]
 
 
+def test_steps_without_a_decision_do_not_lag() -> None:
+    assert version_lags(of_versions(-1, 3, -1), {3: 2}.get).ravel().tolist() == [0, 2, 0]
+
+
 def test_a_segment_that_is_fresh_is_not_copied() -> None:
     segment = of_versions(7, 7)
     assert drop_stale(segment, np.zeros((2, 1)), 0) is segment
