@@ -88,7 +88,10 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
         for summary in shown:
             print(json.dumps(summary.to_dict()))
         return 0
-    table = Table("id", "task", "agent", "policy", "outcome", "steps", "reward", "versions", box=None)
+    table = Table(box=None)
+    table.add_column("id", overflow="fold", min_width=max((len(line.id) for line in shown), default=2))  # to be copied
+    for name in ("task", "agent", "policy", "outcome", "steps", "reward", "versions"):
+        table.add_column(name)
     for s in shown:
         for n, t in enumerate(s.tracks):
             versions = str(t.version_min) if t.version_min == t.version_max else f"{t.version_min} to {t.version_max}"
