@@ -1,6 +1,7 @@
 """`embodied episodes`: list, show, trace and replay stored episodes."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
             versions = str(t.version_min) if t.version_min == t.version_max else f"{t.version_min} to {t.version_max}"
             name = (s.id, s.task) if n == 0 else ("", "")
             table.add_row(*name, t.agent, t.policy, t.outcome, str(t.steps), f"{t.total_reward:.3f}", versions)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     more = f", {len(found) - len(shown)} more: limit=0 lists all" if len(found) > len(shown) else ""
     console.print(f"{len(found)} episodes{more}")
