@@ -91,8 +91,8 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
         return 0
     table = Table(box=None)
     table.add_column("id", overflow="fold", min_width=max((len(line.id) for line in shown), default=2))  # to be copied
-    for name in ("task", "agent", "policy", "outcome", "steps", "reward", "versions"):
-        table.add_column(name)
+    for header in ("task", "agent", "policy", "outcome", "steps", "reward", "versions"):
+        table.add_column(header)
     for s in shown:
         for n, t in enumerate(s.tracks):
             versions = str(t.version_min) if t.version_min == t.version_max else f"{t.version_min} to {t.version_max}"
