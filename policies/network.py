@@ -112,7 +112,7 @@ class PolicyNetwork(nn.Module):
         return {"state": scaled[:, : self.state_size], "critic": scaled[:, self.state_size :]}
 
     def sample_noise(self, noise_keys: NDArray[np.int64]) -> Tensor:
-        """The random numbers that `sample` needs for rows of keys [N, 4] of `embodied.noise`: [N, ...] float32."""
+        """The random numbers that `sample` needs for rows of keys [N, 5] of `embodied.noise`: [N, ...] float32."""
         raise NotImplementedError
 
     def sample(self, inputs: Inputs, noise: Tensor | None) -> Sampled:
