@@ -118,9 +118,14 @@ class WeightsRefused(DataError):
 
 
 class RolloutMismatch(DataError):
-    """Rollouts were not made as the learner thinks: their log-probabilities are not those of the same weights."""
+    """Rollouts were not made as the learner thinks: their log-probabilities are not those of the same weights.
+
+    Attributes:
+        version: Number of the version that decided.
+    """
 
     code = "mismatch"
+    version = 0
 
 
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:

@@ -1,6 +1,6 @@
 """Whether rollouts were made with the weights the learner has, and if not, what differs between the two."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,29 +61,34 @@ def check_drift(found: Mapping[str, float], bound: float, version: int) -> None:
     """
     drift = found["drift"]
     if bound and not drift <= bound:
-        raise RolloutMismatch(
+        error = RolloutMismatch(
             f"log-probabilities of rollouts drift by {drift:.3g} from the learner's at the same weights, "
             f"allowed are {bound:g}",
             f"version {version}",
             "nothing was learned from them",
         )
+        error.version = version
+        raise error
 
 
 def explain(
-    error: RolloutMismatch, policy: Policy, client: PolicyClient, segment: Segment, version: int, go_on: str
+    error: RolloutMismatch, policy: Policy, client: PolicyClient, segments: Sequence[Segment], newest: int, remedy: str
 ) -> RolloutMismatch:
-    """The same error with what differs between a learner's policy and the one that made a segment.
+    """The same error, with the first difference between the learner's policy and the server's.
+
+    Both are compared on observations on which the version that drifts decided. Both have the newest weights by then.
 
     Args:
         error: As `check_drift` raised it; the policy is still as it was then.
         policy: The learner's.
-        client: Of the host whose decisions are in the segment.
-        segment: What the error is about.
-        version: Of the weights.
-        go_on: What to do afterwards.
+        client: Of the server that decided.
+        segments: Those of the update.
+        newest: Version of the learner's weights.
+        remedy: Advice for the user.
     """
-    differs = diagnose(policy, client, decided(segment, policy.spec, version), version)
-    return RolloutMismatch(error.what, f"{error.where}, segment {segment.id}", f"{differs}; {go_on}")
+    segment = next((s for s in segments if (s.versions == error.version).any()), segments[0])
+    differs = diagnose(policy, client, decided(segment, policy.spec, error.version), newest)
+    return RolloutMismatch(error.what, f"{error.where}, segment {segment.id}", f"{differs}; {remedy}")
 
 
 def decided(segment: Segment, spec: PolicySpec, version: int, rows: int = ROWS) -> Observation:

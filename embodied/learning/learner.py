@@ -18,7 +18,14 @@ from policies.torch_policy import TorchPolicy
 
 
 class Learner(Protocol):
-    """Turns segments into new weights. Knows nothing of where it runs."""
+    """Turns segments into new weights. Knows nothing of where it runs.
+
+    Attributes:
+        has_ratio: Whether its loss weighs each action by its probability now over its probability under the version
+            that decided, so that it may learn from decisions of the version before.
+    """
+
+    has_ratio: bool
 
     def update(self, segments: list[Segment]) -> dict[str, float]:
         """Learn from segments of one policy and agent; metrics named `learner/...`.

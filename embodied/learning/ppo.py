@@ -49,6 +49,7 @@ class PPO(PolicyLearner):
     """
 
     algorithm, counts = "ppo", ("updates", "samples")
+    has_ratio = True
 
     def __init__(
         self, policy: TorchPolicy, config: PPOConfig | None = None, normaliser: Normaliser | None = None

@@ -16,6 +16,7 @@ class Env(Protocol):
     Attributes:
         spec: Streams that the environments offer and need.
         num_envs: B.
+        first: Index of the first of them within the run.
         autoreset: Whether an ended episode is followed by the next at once. Without it an environment whose agents all
             ended is parked: it is neither stepped nor rewarded, and its outcomes read `RUNNING`, until the next
             `reset`.
@@ -26,6 +27,7 @@ class Env(Protocol):
 
     spec: EnvSpec
     num_envs: int
+    first: int
     autoreset: bool
     seed: int
     faults: int

@@ -167,11 +167,11 @@ def by_policy(client: PolicyClient, policy: PolicySpec, seed: int, episodes: NDA
 
 def by_expert(env: Env, policy: PolicySpec) -> Decide:
     """Decisions of the task's scripted expert, as chunks of one action."""
-    agents, first = list(env.spec.agents), getattr(env, "first", 0)
+    agents = list(env.spec.agents)
 
     def decide(seen: Observation) -> ActionChunk:
         found, rows = env.expert(), seen.rows
-        chosen = [found[agents[agent]][index] for agent, index in zip(rows.agent, rows.env - first, strict=True)]
+        chosen = [found[agents[agent]][index] for agent, index in zip(rows.agent, rows.env - env.first, strict=True)]
         actions = np.array(chosen, np.float32).reshape(len(rows), 1, -1)
         none = np.full(actions.shape, np.nan, np.float32)
         return ActionChunk(rows, actions, none, none[:, 0, 0], np.zeros(len(rows), np.int64), policy.name)

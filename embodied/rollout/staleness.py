@@ -24,7 +24,14 @@ def version_lags(segment: Segment, lag: Lag) -> NDArray[np.float64]:
     return lags[index.reshape(segment.versions.shape)]
 
 
-def drop_stale(segment: Segment, lags: NDArray[np.float64], max_lag: int) -> Segment:
-    """The segment, in which steps with [T, B] lags above `max_lag` do not train."""
-    stale = (lags > max_lag) & segment.trainable
+def drop_stale(segment: Segment, lags: NDArray[np.float64], max_lag: int, corrected: bool = False) -> Segment:
+    """The segment, in which steps with [T, B] lags above `max_lag` do not train.
+
+    Args:
+        corrected: Whether the algorithm corrects for the version that decided, as `Learner.has_ratio` says. Steps of
+            carried decisions may then lag one update more, since an update lies between their segment and the one in
+            which they were decided.
+    """
+    carried = segment.k > np.arange(len(segment.k))[:, None]
+    stale = (lags > max_lag + (corrected & carried)) & segment.trainable
     return replace(segment, trainable=segment.trainable & ~stale) if stale.any() else segment

@@ -178,7 +178,7 @@ class Loop:
         self.parts.close()
         self.evaluator.close()
 
-    def _explain(self, error: RolloutMismatch, segment: Segment, version: int) -> RolloutMismatch:
+    def _explain(self, error: RolloutMismatch, segments: list[Segment], newest: int) -> RolloutMismatch:
         parts = self.parts
         remedy = f"nothing was published; mend that, then `embodied train resume={parts.folder}`"
-        return explain(error, parts.policy, parts.client, segment, version, remedy)
+        return explain(error, parts.policy, parts.client, segments, newest, remedy)

@@ -16,7 +16,7 @@ from embodied.train.metrics import ended, rollout_metrics, successes
 from embodied.weights.manifest import Version
 from embodied.weights.pointers import Hold
 
-Explain = Callable[[RolloutMismatch, Segment, int], RolloutMismatch]
+Explain = Callable[[RolloutMismatch, list[Segment], int], RolloutMismatch]
 
 
 class Trainer:
@@ -30,7 +30,7 @@ class Trainer:
         attempt: Start of the run.
         watch: Gets the seconds of `learning`.
         origins: Names of the rollouts, each of which gives one segment per update.
-        max_lag: Updates that the version of a trained step may be behind the newest.
+        max_lag: Updates that the version of a trained step may be behind the newest; see `drop_stale`.
         lag: Updates along the lineage from an older version number to a newer one; None where it is no ancestor.
         budget: Environment steps after which no more segments are asked for.
         explain: Completes the error of an update that refuses its segment.
@@ -52,7 +52,7 @@ class Trainer:
         max_lag: int,
         lag: Callable[[int, int], int | None],
         budget: float,
-        explain: Explain = lambda error, segment, version: error,
+        explain: Explain = lambda error, segments, newest: error,
     ) -> None:
         self.learner, self.watch, self.max_lag, self.budget = learner, watch, max_lag, budget
         self._versions_lag, self._explain = lag, explain
@@ -119,12 +119,13 @@ class Trainer:
         assert self.version is not None and not isinstance(self.learner, EpisodeLearner)
         newest = self.version.number
         lags = [version_lags(collected.segment, partial(self._lag, newest)) for collected in taken]
-        segments = [drop_stale(c.segment, lag, self.max_lag) for c, lag in zip(taken, lags, strict=True)]
+        corrected = self.learner.has_ratio
+        segments = [drop_stale(c.segment, lag, self.max_lag, corrected) for c, lag in zip(taken, lags, strict=True)]
         with self.watch("learning"):
             try:
                 values = self.learner.update(segments)
             except RolloutMismatch as error:
-                raise self._explain(error, segments[0], newest) from None
+                raise self._explain(error, segments, newest) from None
             tensors = self.learner.tensors()
         steps = sum(segment.steps for segment in segments)
         self.step, self.env_steps = self.step + 1, self.env_steps + steps

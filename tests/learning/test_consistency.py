@@ -284,8 +284,18 @@ def test_decisions_are_taken_from_all_over_the_segment(segment: Segment) -> None
 def test_the_error_says_what_differs(learner: PPO, segment: Segment) -> None:
     client = hosted(MLPPolicy("p", AGENT, hidden=(16,)), learner.policy)
     error = RolloutMismatch("it drifts", "version 4", "x")
-    line = explain(error, learner.policy, client, segment, VERSION.number, "mend that").line()
+    error.version = VERSION.number
+    line = explain(error, learner.policy, client, [segment], VERSION.number, "mend that").line()
     assert line == f"it drifts (version 4, segment s): {SOUND}; mend that"
+
+
+def test_drift_of_an_older_version_is_explained_on_its_own_observations(learner: PPO, segment: Segment) -> None:
+    client = hosted(MLPPolicy("p", AGENT, hidden=(16,)), learner.policy)
+    older = replace(segment, id="older", versions=segment.versions - 1)
+    error = RolloutMismatch("it drifts", "version 3", "x")
+    error.version = VERSION.number - 1
+    line = explain(error, learner.policy, client, [segment, older], VERSION.number, "mend that").line()
+    assert line == f"it drifts (version 3, segment older): {SOUND}; mend that"
 
 
 def test_a_probe_leaves_the_policy_as_it_was() -> None:

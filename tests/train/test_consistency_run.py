@@ -81,6 +81,16 @@ def test_a_sound_run_has_no_drift(
     assert_sound(tmp_path, "sound", 3)
 
 
+def test_carried_decisions_train_and_are_no_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, FiLMPolicy)
+    words = [*FILM, "policy.chunk=4", "rollout.steps=6", "budget.env_steps=96"]
+    assert run_in(tmp_path, words, "carried").is_dir()
+    assert_sound(tmp_path, "carried", 4)
+    found = rows(tmp_path, "carried")[1:]
+    assert [float(row["rollout/dropped_share"]) for row in found] == [0.0] * 4
+    assert [float(row["rollout/version_lag_max"]) for row in found] == [0.0, 1.0, 0.0, 1.0]
+
+
 BIAS = r"parameter actor\.2\.bias differs on the server, and no other of \d+;"
 STATE = r"preprocessing step state differs, by up to [\d.]+;"
 PICTURES = r"preprocessing step pictures/front_rgb differs, by up to \d+;"

@@ -91,6 +91,21 @@ def test_steps_without_a_decision_do_not_lag() -> None:
     assert version_lags(of_versions(-1, 3, -1), {3: 2}.get).ravel().tolist() == [0, 2, 0]
 
 
+def test_carried_decisions_may_lag_one_update_more_where_the_loss_has_a_ratio() -> None:
+    segment = of_versions(5, 5, 6, 6)
+    segment.k[:, 0] = 2, 3, 0, 1  # the first two steps execute a decision taken before the segment
+
+    def kept(updates: int, corrected: bool) -> list[bool]:
+        lags = version_lags(segment, {5: updates, 6: 0}.get)
+        trains: list[bool] = drop_stale(segment, lags, 0, corrected).trainable[:, 0].tolist()
+        return trains
+
+    assert kept(1, corrected=True) == [True, True, True, True]
+    assert kept(1, corrected=False) == kept(2, corrected=True) == [False, False, True, True]
+    segment.k[1] = 0
+    assert kept(1, corrected=True) == [True, False, True, True]
+
+
 def test_a_segment_that_is_fresh_is_not_copied() -> None:
     segment = of_versions(7, 7)
     assert drop_stale(segment, np.zeros((2, 1)), 0) is segment
@@ -98,6 +113,8 @@ def test_a_segment_that_is_fresh_is_not_copied() -> None:
 
 class Counting:
     """A learner that notes what would train."""
+
+    has_ratio = False
 
     def __init__(self) -> None:
         self.masks: list[list[bool]] = []

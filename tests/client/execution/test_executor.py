@@ -81,7 +81,11 @@ def test_rows_do_as_three_lists_would(data: st.DataObject) -> None:
     rows, time = Rows.of_envs(B), np.zeros(B)
     references, inbox = [Reference() for _ in range(B)], list[tuple[int, int, ActionChunk, float]]()
     merged = [np.zeros((chunk, D), np.float32) for _ in range(B)]
+    resumed = data.draw(st.integers(0, 25))
     for now in range(data.draw(st.integers(1, 25))):
+        if now == resumed:
+            state, executor = executor.state(), Executor(B, spec(chunk, strategy.prefixed), strategy)
+            executor.load(state)
         due = np.flatnonzero(executor.due(rows, time))
         streams = executor.ask(due, rows, time)
         for i, row in enumerate(due):
