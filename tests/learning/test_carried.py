@@ -1,14 +1,18 @@
-"""Chunks cut by a segment's end: each action trains once, and advantages are those of brute force."""
+"""Chunks cut by a segment's end: each action trains once, with advantages of brute force and a loss by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied.data import CarriedDecisions, Segment
 from embodied.learning.batch import assemble
 from embodied.learning.decisions import decisions, on_policy
+from embodied.learning.ppo import PPO, PPOConfig
 from tests.learning.chunks import chunk_policy, draw_segment
 
 T, B, K, GAMMA, LAM = 14, 4, 5, 0.9, 0.8
@@ -103,3 +107,49 @@ def test_advantages_of_carried_decisions_are_those_of_brute_force(seed: int, at:
         batch, _ = assemble(policy, [segment], GAMMA, LAM)
         places = zip(found.t.tolist(), found.b.tolist(), strict=True)
         np.testing.assert_allclose(batch.advantages.numpy(), [wanted[place] for place in places], atol=2e-5)
+
+
+@pytest.mark.parametrize("correction", ["none", "truncated"])
+def test_the_loss_of_a_carried_decision_by_hand(correction: str) -> None:
+    """Its ratio is to the version before, which decided on an observation before the segment; the others' is 1."""
+    policy, clip = chunk_policy(2), 0.2
+    config = PPOConfig(correction=correction, truncate_at=1.5, clip=clip, value=0.5, normaliser_steps=0)
+    drawn = draw_segment(3, 4, 1, 2, 2, ends=0.0, faults=0.0, takeovers=0.0)
+    drawn.k[:, 0] = 1, 0, 1, 0
+    drawn.executed[:] = np.array([[0, 0], [1, 1], [0, 0], [1, 0]], bool)[:, None]
+    drawn.actions[:], drawn.log_probs[:] = 0.1, 0.0
+    drawn.versions[:, 0] = 1, 2, 2, 2
+    rng = np.random.default_rng(0)
+    seen, actions = rng.normal(size=(1, 3)).astype(np.float32), rng.normal(size=(1, 2, 2)).astype(np.float32)
+
+    def now(observed: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        """[K] log-probabilities of the actions of one decision, by the present weights."""
+        with torch.no_grad():
+            mean = policy.network.actor(torch.from_numpy(observed)[None]).numpy().reshape(2, 2)
+        std = math.exp(policy.network.log_std[0].item())
+        each = -0.5 * ((taken - mean) / std) ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)
+        return np.asarray(each.sum(-1))
+
+    for t in (1, 3):
+        drawn.log_probs[t, 0] = now(drawn.observations["x"][t, 0], drawn.actions[t, 0])[:, None] / 2
+    before = np.array([[[9.0, 9.0], [-1.3, -1.1]]], np.float32)
+    one, flags = np.zeros(1, np.int32), np.array([[False, True]])
+    drawn.carried = CarriedDecisions(
+        one, one - 1, {"x": seen}, actions, before, flags, np.zeros(1, np.float32), np.ones(1, np.int64)
+    )
+    learner = PPO(policy, config)
+    batch, _ = assemble(policy, [drawn], 0.9, 0.8)
+    assert batch.versions.tolist() == [1, 2, 2] and batch.executed.sum() == 4
+    batch, _ = learner._corrected(batch, learner._evaluate_all(batch))
+    advantages, returns = batch.advantages.numpy().astype(float), batch.returns.numpy()
+    ratio = math.exp(now(seen[0], actions[0])[1] - before[0, 1].sum())
+    assert not 1 - clip < ratio < 1 + clip
+    if correction == "none":
+        carried = min(ratio * advantages[0], np.clip(ratio, 1 - clip, 1 + clip) * advantages[0])
+    else:
+        carried = min(ratio, 1.5) * advantages[0]
+    first = drawn.observations["x"][[0, 1, 3], 0]
+    with torch.no_grad():
+        values = policy.network.critic(torch.from_numpy(first))[:, 0].numpy()
+    wanted = -(carried + 2 * advantages[1] + advantages[2]) / 4 + 0.5 * 0.5 * np.mean((values - returns) ** 2)
+    assert learner._loss(batch).item() == pytest.approx(wanted, rel=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied.data import CarriedDecisions, Observation, Segment, Source
+from embodied.data import Observation, Segment, Source
 from embodied.errors import ConfigError, CorruptFile, DataError
 from embodied.learning.batch import Batch, assemble
 from embodied.learning.decisions import decisions, on_policy
@@ -213,52 +213,6 @@ def test_chunks_of_several_actions_train_what_was_executed(granularity: str, cor
     segment.actions[~executed] = segment.log_probs[~executed] = np.nan
     second.update([segment])
     assert_equal_weights(first, second)
-
-
-@pytest.mark.parametrize("correction", ["none", "truncated"])
-def test_the_loss_of_a_carried_decision_by_hand(correction: str):
-    """Its ratio is to the version before, which decided on an observation before the segment; the others' is 1."""
-    policy, clip = chunk_policy(2), 0.2
-    config = PPOConfig(correction=correction, truncate_at=1.5, clip=clip, value=0.5, normaliser_steps=0)
-    drawn = draw_segment(3, 4, 1, 2, 2, ends=0.0, faults=0.0, takeovers=0.0)
-    drawn.k[:, 0] = 1, 0, 1, 0
-    drawn.executed[:] = np.array([[0, 0], [1, 1], [0, 0], [1, 0]], bool)[:, None]
-    drawn.actions[:], drawn.log_probs[:] = 0.1, 0.0
-    drawn.versions[:, 0] = 1, 2, 2, 2
-    rng = np.random.default_rng(0)
-    seen, actions = rng.normal(size=(1, 3)).astype(np.float32), rng.normal(size=(1, 2, 2)).astype(np.float32)
-
-    def now(observed: np.ndarray, taken: np.ndarray) -> np.ndarray:
-        """[K] log-probabilities of the actions of one decision, by the present weights."""
-        with torch.no_grad():
-            mean = policy.network.actor(torch.from_numpy(observed)[None]).numpy().reshape(2, 2)
-        std = math.exp(policy.network.log_std[0].item())
-        each = -0.5 * ((taken - mean) / std) ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)
-        return np.asarray(each.sum(-1))
-
-    for t in (1, 3):
-        drawn.log_probs[t, 0] = now(drawn.observations["x"][t, 0], drawn.actions[t, 0])[:, None] / 2
-    before = np.array([[[9.0, 9.0], [-1.3, -1.1]]], np.float32)
-    one, flags = np.zeros(1, np.int32), np.array([[False, True]])
-    drawn.carried = CarriedDecisions(
-        one, one - 1, {"x": seen}, actions, before, flags, np.zeros(1, np.float32), np.ones(1, np.int64)
-    )
-    learner = PPO(policy, config)
-    batch, _ = assemble(policy, [drawn], 0.9, 0.8)
-    assert batch.versions.tolist() == [1, 2, 2] and batch.executed.sum() == 4
-    batch, _ = learner._corrected(batch, learner._evaluate_all(batch))
-    advantages, returns = batch.advantages.numpy().astype(float), batch.returns.numpy()
-    ratio = math.exp(now(seen[0], actions[0])[1] - before[0, 1].sum())
-    assert not 1 - clip < ratio < 1 + clip
-    if correction == "none":
-        carried = min(ratio * advantages[0], np.clip(ratio, 1 - clip, 1 + clip) * advantages[0])
-    else:
-        carried = min(ratio, 1.5) * advantages[0]
-    first = drawn.observations["x"][[0, 1, 3], 0]
-    with torch.no_grad():
-        values = policy.network.critic(torch.from_numpy(first))[:, 0].numpy()
-    wanted = -(carried + 2 * advantages[1] + advantages[2]) / 4 + 0.5 * 0.5 * np.mean((values - returns) ** 2)
-    assert learner._loss(batch).item() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_the_importance_weight_enters_the_gradient(segment: Segment):
