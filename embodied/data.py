@@ -289,7 +289,6 @@ class Segment:
     Attributes:
         id: `<origin>/<attempt>/<count>`, unique within a run, over resumes too.
         policy, task: Names.
-        agent: Name of the agent of all rows; empty where they are of several, which `rows.agent` tells apart.
         rows: [T, B].
         observations: Stream name to [T, B, *shape], what the policy saw.
         bootstrap: Stream name to [B, *shape], the observation after the last step.
@@ -325,7 +324,6 @@ class Segment:
 
     id: str
     policy: str
-    agent: str
     task: str
     rows: Rows
     observations: dict[str, NDArray[Any]]

@@ -98,7 +98,6 @@ def _segment(steps: int, envs: int) -> Segment:
     return Segment(
         id="s",
         policy="mlp",
-        agent="robot",
         task="reach",
         rows=stack_rows([Rows.of_envs(envs)] * steps),
         observations={"joint_pos": np.zeros((*both, 7), np.float32)},

@@ -110,7 +110,6 @@ class Driver:
             self._kept(self._joined(observations)),
             id=id,
             policy=self.policy.name if source is Source.POLICY else source.name.lower(),
-            agent=self.agents[0] if len(self.agents) == 1 else "",
             task=self.env.task,
             mode=mode,
             source=source,

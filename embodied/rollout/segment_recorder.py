@@ -174,7 +174,6 @@ class SegmentRecorder:
         *,
         id: str,
         policy: str,
-        agent: str,
         task: str,
         mode: str = "train",
         source: Source = Source.POLICY,
@@ -190,7 +189,6 @@ class SegmentRecorder:
         return Segment(
             id=id,
             policy=policy,
-            agent=agent,
             task=task,
             mode=mode,
             rows=stack_rows(self.rows),

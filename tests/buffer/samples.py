@@ -312,7 +312,6 @@ def _segment(
     return Segment(
         id=id,
         policy=cutting.policy,
-        agent="robot",
         task="reach",
         rows=rows,
         observations={

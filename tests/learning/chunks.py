@@ -56,7 +56,7 @@ def draw_segment(
 
     zeros = np.zeros(shape, np.uint8)
     return Segment(
-        id=f"s{seed}", policy="p", agent="robot", task="t", rows=rows, observations=stream(*shape),
+        id=f"s{seed}", policy="p", task="t", rows=rows, observations=stream(*shape),
         bootstrap=stream(envs), final_at=final_at, final=stream(len(final_at)), k=k, actions=actions,
         log_probs=log_probs, executed=executed, values=np.full(shape, np.nan, np.float32),
         versions=rng.integers(0, 9, shape), applied=np.zeros((*shape, 2)), rewards=rewards, reward_status=zeros,

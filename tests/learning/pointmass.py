@@ -107,7 +107,7 @@ def collect(
 
     of_results = ("rewards", "reward_status", "terminated", "truncated", "outcomes", "applied")
     segment = Segment(
-        id=name, policy=policy.spec.name, agent="robot", task="point", rows=stack_rows(columns["rows"]),
+        id=name, policy=policy.spec.name, task="point", rows=stack_rows(columns["rows"]),
         observations={k: np.stack([s[k] for s in columns["streams"]]) for k in observation.streams},
         bootstrap=observation.streams, final_at=np.array(final_at, np.int32).reshape(-1, 2),
         final={k: np.concatenate([f[k] for f in finals]) for k in observation.streams},

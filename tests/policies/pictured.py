@@ -78,7 +78,7 @@ def segment(policy: TorchPolicy, steps: int, bodies: int, seed: int = 0) -> Segm
     executed = np.broadcast_to(((np.arange(steps) % chunk) == 0)[:, None, None], (*shape, chunk))
     whole = Rows(*(np.broadcast_to(getattr(rows, name), shape) for name in ("env", "agent", "episode", "step")))
     return Segment(
-        id=f"s{seed}", policy=policy.spec.name, agent="robot", task="pictured", rows=whole,
+        id=f"s{seed}", policy=policy.spec.name, task="pictured", rows=whole,
         observations={name: np.stack([s[name] for s in seen[:-1]]) for name in seen[0]}, bootstrap=seen[-1],
         final_at=np.zeros((0, 2), np.int32), final={name: array[:0] for name, array in seen[0].items()}, k=k,
         actions=actions, log_probs=log_probs, executed=executed, values=np.zeros(shape, np.float32),

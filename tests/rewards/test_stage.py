@@ -10,7 +10,7 @@ def make_segment(steps: int = 4, bodies: int = 3) -> Segment:
     shape, none = (steps, bodies), np.zeros((0,), np.float32)
     floats, flags = np.zeros(shape, np.float32), np.zeros(shape, bool)
     return Segment(
-        id="s", policy="p", agent="robot", task="t", rows=Rows.of_envs(bodies), observations={}, bootstrap={},
+        id="s", policy="p", task="t", rows=Rows.of_envs(bodies), observations={}, bootstrap={},
         final_at=np.zeros((0, 2), np.int32), final={}, k=np.zeros(shape, np.int32),
         actions=np.zeros((*shape, 1, 2), np.float32), log_probs=np.zeros((*shape, 1, 2), np.float32),
         executed=np.ones((*shape, 1), bool), values=floats, versions=np.zeros(shape, np.int64),

@@ -62,7 +62,7 @@ def test_one_policy_drives_both_agents_as_rows_of_one_segment(chunk: int) -> Non
     env, policy = Pair(2), Noisy(chunk=chunk)
     (segment,) = collector(env, (policy, ("right", "left")), steps=8).collect()
     assert segment.rows.agent[0].tolist() == [0, 0, 1, 1] and segment.rows.env[0].tolist() == [0, 1, 0, 1]
-    assert segment.agent == "" and segment.policy == "noisy" and set(segment.observations) == {"x"}
+    assert segment.policy == "noisy" and set(segment.observations) == {"x"}
     parked = segment.rows.step == -1
     # The left agent of environment 0 ends after 3 steps and waits for the right one, which takes 5.
     assert parked[:, 0].tolist() == [False] * 3 + [True] * 2 + [False] * 3 and not parked[:, 2].any()
@@ -86,7 +86,7 @@ def test_different_policies_give_a_segment_each() -> None:
     env = Pair(3, first=10)
     first, second = collector(env, (one, ("left",)), (two, ("right",)), steps=6, origin="sim-4").collect()
     assert (first.id, second.id) == ("sim-4/0/000001", "sim-4/0/000002") and first.origin == "sim-4"
-    assert (first.policy, first.agent, second.policy, second.agent) == ("one", "left", "two", "right")
+    assert (first.policy, second.policy) == ("one", "two")
     assert set(first.observations) == {"x"} and set(second.observations) == set(second.final) == {"x", "force"}
     assert first.rows.env[0].tolist() == second.rows.env[0].tolist() == [10, 11, 12]
     assert (first.rows.agent == 0).all() and (second.rows.agent == 1).all()

@@ -75,7 +75,7 @@ def push(
             rows.step[:] = 0
         if recorder.length == length or now + 1 == total:
             after = observe(rows)
-            segments.append(recorder.finish(after, id=f"s{now}", policy="p", agent="a", task="t"))
+            segments.append(recorder.finish(after, id=f"s{now}", policy="p", task="t"))
             none = executor.next(rows, after.time).k < 0
             recorder = SegmentRecorder(length, B, policy.spec, D, recorder.carry(~none))
             done.append({})

@@ -42,7 +42,7 @@ def of_versions(*versions: int) -> Segment:
     whole, floats = np.zeros((t, 1), np.int32), np.zeros((t, 1), np.float32)
     flags, bytes_ = np.zeros((t, 1), bool), np.zeros((t, 1), np.uint8)
     return Segment(
-        id="sim-0/0/1", policy="mlp", agent="arm", task="reach", rows=stack_rows([Rows.of_envs(1)] * t),
+        id="sim-0/0/1", policy="mlp", task="reach", rows=stack_rows([Rows.of_envs(1)] * t),
         observations={}, bootstrap={}, final_at=np.zeros((0, 2), np.int32), final={}, k=whole,
         actions=np.zeros((t, 1, 1, 2), np.float32), log_probs=np.zeros((t, 1, 1, 2), np.float32),
         executed=np.ones((t, 1, 1), bool), values=floats, versions=np.array(versions, np.int64).reshape(t, 1),
