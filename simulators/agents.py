@@ -108,8 +108,9 @@ def clip(agents: Sequence[AgentRows], requested: Actions) -> tuple[dict[str, NDA
             faulty |= missing.any(axis=1) & agent.active
             own = np.where(missing, np.float32(0), own)
         within = clipped[agent.name] = np.clip(own, -agent.limit, agent.limit)
-        limited = (within != own).any(axis=1) & agent.active
-        rules[agent.name] = np.where(limited, np.uint8(Rule.ACTION_LIMIT), np.uint8(0)) if limited.any() else None
+        rules[agent.name] = None
+        if (changed := within != own).any() and (limited := changed.any(axis=1) & agent.active).any():
+            rules[agent.name] = limited * np.uint8(Rule.ACTION_LIMIT)
     return clipped, rules, faulty
 
 

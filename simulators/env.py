@@ -36,6 +36,10 @@ from simulators.task import Array, Fields, InitialStates, MultiAgentTask, Task, 
 
 MAX_ENVS = 65536
 
+# Plain numbers: numpy takes several times as long with members of an enumeration.
+_SUCCESS, _FAILURE, _TIME_LIMIT = int(Outcome.SUCCESS), int(Outcome.FAILURE), int(Outcome.TIME_LIMIT)
+_INFRASTRUCTURE_FAULT, _FAILED = int(Outcome.INFRASTRUCTURE_FAULT), np.uint8(RewardStatus.FAILED)
+
 
 class BatchEnv:
     """`num_envs` environments of one task, stepped together, physics on threads.
@@ -191,10 +195,10 @@ class BatchEnv:
         """End a step whose physics is done: score it, sense it, and start the next episodes."""
         live, ids, faulty = decided.live, decided.ids, (decided.faulty | diverged) & decided.live
         if faulty.any():
-            broken = np.flatnonzero(faulty).astype(np.int32)
-            self._physics.blank(broken)  # so that nothing that is not finite lives on
-            self._physics.forward(broken)
-            self._memory[broken] = 0.0
+            lost = np.flatnonzero(faulty).astype(np.int32)
+            self._physics.blank(lost)  # so that nothing that is not finite lives on
+            self._physics.forward(lost)
+            self._memory[lost] = 0.0
         hashes = state_hash(self.batch.state)
         fields, memory = self._take(ids)
         self._task.update(fields, memory)
@@ -211,36 +215,35 @@ class BatchEnv:
         over = live.copy()
         for agent in self._agents:
             name, acts = agent.name, agent.active
-            sound = acts & ~faulty
+            sound, broken = acts & ~faulty, acts & faulty
             success = successes[name] & sound
             failure = failures[name] & sound & ~success
             outcomes = np.zeros(self.num_envs, np.uint8)
-            outcomes[late & acts] = Outcome.TIME_LIMIT
-            outcomes[failure] = Outcome.FAILURE
-            outcomes[success] = Outcome.SUCCESS
-            outcomes[faulty & acts] = Outcome.INFRASTRUCTURE_FAULT
-            status = np.zeros(self.num_envs, np.uint8)
-            status[faulty & acts] = RewardStatus.FAILED
+            outcomes[late & acts] = _TIME_LIMIT
+            outcomes[failure] = _FAILURE
+            outcomes[success] = _SUCCESS
+            outcomes[broken] = _INFRASTRUCTURE_FAULT
             rewards = scores[name]
             if not sound.all():
                 rewards[~sound] = 0.0
                 self._senses.repeat(name, seen[name], np.flatnonzero(~sound))
             agent.rows.step[acts] = self._step[acts]
-            terminated = success | failure
-            ended = np.flatnonzero(outcomes).astype(np.int32)
-            truncated = (outcomes != Outcome.RUNNING) & ~terminated
-            final = {stream: values[ended] for stream, values in named(seen[name]).items()}
-            agent.active = acts & (outcomes == Outcome.RUNNING)
+            over_now, terminated = outcomes > 0, success | failure
+            ended = np.flatnonzero(over_now).astype(np.int32)
+            agent.active = acts & ~over_now
             over &= ~agent.active
             results[name] = partial(
                 AgentStep,
                 rewards=rewards,
-                reward_status=status,
+                reward_status=broken * _FAILED,
                 terminated=terminated,
-                truncated=truncated,
+                truncated=over_now & ~terminated,
                 outcomes=outcomes,
                 ended=ended,
-                final=final,
+                final={
+                    stream: values[ended] if len(ended) else values[:0].copy()  # an index array takes longer
+                    for stream, values in named(seen[name]).items()
+                },
             )
         started = self._restart(np.flatnonzero(over).astype(np.int32), seen)
         self.faults += int(faulty.sum())

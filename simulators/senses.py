@@ -136,7 +136,8 @@ class Senses:
 
 def observation(rows: Rows, streams: Streams) -> Observation:
     """An observation of copies of `rows`, and of streams and times as `Senses` gives them."""
-    times = {name.removeprefix(f"{TIME}/"): values for name, values in streams.items() if name.startswith(f"{TIME}/")}
+    prefix = f"{TIME}/"
+    times = {name.removeprefix(prefix): values for name, values in streams.items() if name.startswith(prefix)}
     return Observation(rows.take(slice(None)), named(streams), streams[TIME], times)
 
 
