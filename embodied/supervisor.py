@@ -1,9 +1,9 @@
 """Child processes: started in a group of their own, watched, started again after pauses, ended with their parent."""
 
+import importlib
 import json
 import logging
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Say = Callable[[object], None]
 """Sends a plain value to the parent as one line of JSON."""
 Main = Callable[[Any, Say], int | None]
-"""A function that runs in a child until SIGTERM; returns its exit status."""
+"""Function of a module, called in a child with plain values; it runs until SIGTERM and returns its exit status."""
 
 LIFE, SAID = "EMBODIED_LIFE_FD", "EMBODIED_SAID_FD"
 END_S = 5.0
@@ -110,10 +110,15 @@ class Child:
 
     @classmethod
     def calling(cls, name: str, main: Main, options: Any) -> "Child":
-        """A child that calls `main(options, say)`, which are pickled, in a fresh interpreter of this environment."""
+        """A child that calls `main(options, say)` in a fresh interpreter of this environment.
+
+        Args:
+            options: Plain values; they reach the child as JSON.
+        """
         command = [sys.executable, "-c", "from embodied.supervisor import serve_call; serve_call()"]
         path = {"PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)}
-        return cls(name, command, pickle.dumps((main, options)), path, logged=False)
+        call = {"module": main.__module__, "function": main.__qualname__, "options": options}
+        return cls(name, command, json.dumps(call).encode(), path, logged=False)
 
     @property
     def pid(self) -> int:
@@ -216,9 +221,10 @@ def serve_call() -> None:
     def say(value: object) -> None:
         os.write(descriptor, json.dumps(value).encode()[: _SAID_BYTES - 1] + b"\n")
 
-    main, options = pickle.loads(sys.stdin.buffer.read())
+    call = json.load(sys.stdin.buffer)
+    main: Main = getattr(importlib.import_module(call["module"]), call["function"])
     try:
-        status = main(options, say)
+        status = main(call["options"], say)
     except EmbodiedError as error:
         say(error.to_dict())
         status = error.exit_status

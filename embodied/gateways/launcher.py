@@ -41,7 +41,7 @@ class GatewayLauncher:
     """Launcher of one server's gateways. Call `check` regularly, from one thread other than the serving one.
 
     Args:
-        wanted: Name of each gateway to its main function and options, which must be picklable; see `Main`.
+        wanted: Name of each gateway to its main function and options, which are plain values; see `Main`.
         announce: Called with one line when a gateway listens or dies, once a minute for one that keeps dying.
         clock: Monotonic seconds.
     """

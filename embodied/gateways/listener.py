@@ -16,11 +16,11 @@ from embodied.wire.addresses import holder
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `ws://host:port`; raises `UserError` for another form."""
-    found = re.fullmatch(r"(?:ws://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", address)
+    """Host and port of `host:port`, also after `ws://` or `tcp://`, `*` for all interfaces; raises `UserError`."""
+    found = re.fullmatch(r"(?:ws://|tcp://)?(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", address)
     if found is None or int(found[2]) > 65535:
         raise UserError("not an address", address[:200], "write host:port, such as 127.0.0.1:8000")
-    return found[1].strip("[]"), int(found[2])
+    return "0.0.0.0" if found[1] == "*" else found[1].strip("[]"), int(found[2])
 
 
 def is_loopback(host: str) -> bool:
@@ -56,21 +56,6 @@ def listen(host: str, port: int, address: str) -> socket.socket:
 def probe(host: str, port: int, address: str) -> None:
     """Raise `UserError` unless the address can be listened on now; port 0 is always free."""
     listen(host, port, address).close()
-
-
-@contextmanager
-def one_of_several(policy: str) -> Iterator[None]:
-    """Rewrite a server's error about an unnamed policy, for users of `embodied serve`."""
-    try:
-        yield
-    except UserError as error:
-        if policy or not error.what.startswith("several policies"):
-            raise
-        raise UserError(
-            "several policies are served, and the gateway answers with one",
-            "gateway_policy",
-            f"give gateway_policy=NAME ({error.fix})",
-        ) from None
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied.errors import EmbodiedError, UserError, nearest
-from embodied.gateways.launcher import GatewayLauncher
+from embodied.gateways.gateway import Gateway, gateway_of
+from embodied.gateways.launcher import GatewayLauncher, Main
 from embodied.runtime.serve_settings import ServeSettings
 from embodied.serving.policy_slot import PolicySlot
 from embodied.wire.credentials import ACT, CLIENTS, add_client, list_clients
@@ -43,8 +44,8 @@ class ServerGateways:
         if settings.openpi is not None or settings.groot is not None:
             self._keys = _gateway_keys(settings.keys)
             spec = _policy(settings, slots).policy.spec
-            for check, _, options in self._wanted(settings.address).values():
-                check(options, spec)
+            for kind, _, values in self._wanted(settings.address).values():
+                gateway_of(kind, values).check(spec)
 
     def status(self) -> list[dict[str, Any]]:
         """Status of the gateways, see `GatewayLauncher.status`; from any thread."""
@@ -54,7 +55,7 @@ class ServerGateways:
         """Spawn the gateways; `stop` is set when one cannot listen, or an authorized client asks to stop."""
         wanted = self._wanted(server.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
         if wanted:
-            mains = {name: (main, options) for name, (_, main, options) in wanted.items()}
+            mains = {name: (main, values) for name, (_, main, values) in wanted.items()}
             gateways = self._gateways = GatewayLauncher(mains, self._announce)
             self._thread = threading.Thread(target=self._watch, args=(gateways, stop), name="gateways", daemon=True)
             self._thread.start()
@@ -64,21 +65,21 @@ class ServerGateways:
         if self._thread is not None:
             self._thread.join(10.0)
 
-    def _wanted(self, server: str) -> dict[str, tuple[Any, Any, Any]]:
-        """Name of each gateway to its check, main function and options."""
-        settings, wanted = self._settings, dict[str, tuple[Any, Any, Any]]()
-        policy = settings.gateway_policy or ""
+    def _wanted(self, server: str) -> dict[str, tuple[type[Gateway[Any, Any]], Main, dict[str, Any]]]:
+        """Name of each gateway to its class, main function and settings."""
+        settings, wanted = self._settings, dict[str, tuple[type[Gateway[Any, Any]], Main, dict[str, Any]]]()
+        values = {
+            "server": server, "policy": settings.gateway_policy or "", "embodiment": settings.embodiment,
+            "keys": self._keys, "api_key": self._key,
+        }  # fmt: skip
         if settings.openpi is not None:
             from embodied.gateways.openpi import server as openpi
 
-            options = openpi.OpenpiSettings(server, settings.openpi, policy, settings.embodiment, self._keys, self._key)
-            wanted["openpi"] = (openpi.check, openpi.run, options)
+            wanted["openpi"] = (openpi.OpenpiGateway, openpi.run, {**values, "address": settings.openpi})
         if settings.groot is not None:
             from embodied.gateways.groot import server as groot
 
-            at = settings.groot if "://" in settings.groot else f"tcp://{settings.groot}"
-            given = groot.GrootSettings(server, at, policy, settings.embodiment, self._keys, self._key)
-            wanted["groot"] = (groot.check, groot.run, given)
+            wanted["groot"] = (groot.GrootGateway, groot.run, {**values, "address": settings.groot})
         return wanted
 
     def _watch(self, gateways: GatewayLauncher, stop: threading.Event) -> None:

@@ -15,6 +15,7 @@ from embodied.errors import (
     EmbodiedError,
     InfrastructureError,
     MessageError,
+    SpecMismatch,
     UserError,
     nearest,
 )
@@ -95,10 +96,14 @@ class PolicyQueue:
         env, agents = message.body.get("env"), message.body.get("agents", [])
         if type(agents) is not list or not all(type(name) is str for name in agents):
             raise MessageError("agents are no list of names", "hello", "send agents, an empty list without env")
-        if env is not None:
+        if env is None:
+            session.agents.pop(self.name, None)
+        else:
             offered = EnvSpec.from_dict(env)
-            for agent in agents or [offered.only_agent]:
+            agents = agents or [offered.only_agent]
+            for agent in agents:
                 self.policy.spec.check_env(offered, agent)
+            session.agents[self.name] = frozenset(map(list(offered.agents).index, agents))
         number, digest = self.policy.version
         manifest = self.policy.manifest
         self._replies.say(
@@ -125,6 +130,7 @@ class PolicyQueue:
         Raises:
             DeadlineExceeded: Its answer would come too late.
             Busy: Too much waits.
+            SpecMismatch: A row is of an agent that the session's `hello` did not name.
             EmbodiedError: As `VersionedPolicy.check`.
         """
         now, robot = self._clock(), session.priority == ROBOT
@@ -143,6 +149,7 @@ class PolicyQueue:
         mode = _mode(message.body.get("mode"))
         seen, keys = self._read(message.arrays, form, mode)
         self.policy.check_content(seen)
+        self._check_agents(session, seen.rows)
         if session.priority == SIMULATOR:
             self._active[session] = now
             self._active.move_to_end(session)
@@ -151,6 +158,12 @@ class PolicyQueue:
         if displaced is not None:
             error = Busy("others have asked for less, or may not wait", "policy server", "ask again later")
             self.refuse(displaced.peer, displaced.id, error)
+
+    def _check_agents(self, session: Session, rows: Rows) -> None:
+        named = session.agents.get(self.name)
+        if named is not None and (others := set(rows.agent.tolist()) - named):
+            what = f"a row of agent {min(others)}, and hello named {', '.join(map(str, sorted(named)))}"
+            raise SpecMismatch(what, "rows.agent", "send rows of these agents, or another hello")
 
     def _read(
         self, arrays: Mapping[str, NDArray[Any]], form: Form, mode: Mode

@@ -26,6 +26,7 @@ class Session:
         spoken: Time of the last heartbeat sent to it.
         priority: `robot`, `simulator` or `tool`.
         outcome: Number of its last outcome that was counted.
+        agents: Policy to the agents that its last `hello` named, as indices in `EnvSpec.agents`.
     """
 
     key: Key
@@ -34,6 +35,7 @@ class Session:
     spoken: float
     priority: str = SIMULATOR
     outcome: int = 0
+    agents: dict[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

@@ -16,7 +16,7 @@ from embodied.wire.limits import LIMITS, Limits
 
 PROTOCOL = 3
 KINDS = frozenset([
-    "hello", "act", "reset", "step", "outcome", "segment", "push", "credit", "offer", "fetch", "range", "set_active",
+    "hello", "act", "reset", "step", "outcome", "segment", "load", "offer", "fetch", "range", "set_active",
     "probe", "ack", "status", "heartbeat", "error", "bye",
 ])  # fmt: skip
 DTYPES = {

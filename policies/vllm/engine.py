@@ -110,7 +110,7 @@ class VLLMEngine:
         arrays: dict[str, NDArray[Any]] = {"prompts": prompts, "seeds": seeds}
         with self._lock:
             if self.pid is None:
-                self._push(self._weights())
+                self._load(self._weights())
             answer = self._ask("act", body, arrays, self._loads)
             try:
                 tokens = take_array(answer.arrays, "tokens", "int64", (len(prompts), count))
@@ -130,19 +130,19 @@ class VLLMEngine:
             EmbodiedError: As `generate`; the next use starts a worker with the weights it should have.
         """
         with self._lock:
-            self._push(tensors)
+            self._load(tensors)
 
     def close(self) -> None:
         """End the worker; the next use starts another."""
         with self._lock:
             self._stop()
 
-    def _push(self, tensors: Arrays) -> None:
+    def _load(self, tensors: Arrays) -> None:
         fresh = self.pid is None
         if fresh:
             self._start()
         try:
-            self._ask("push", {"version": str(self._loads + 1)}, tensors, self._loads + 1)
+            self._ask("load", {"version": str(self._loads + 1)}, tensors, self._loads + 1)
         except WeightsRefused:
             if fresh:
                 self._stop()  # its weights are random
@@ -167,7 +167,7 @@ class VLLMEngine:
             raise
 
     def _ask(self, kind: str, body: Mapping[str, Any], arrays: Arrays, version: int) -> Message:
-        """Ask; the answer has to be by the version of the last push, this one included."""
+        """Ask; the answer has to be by the version of the last load, this one included."""
         assert self._worker is not None
         try:
             answer = self._worker.ask(kind, body, arrays, self._settings.timeout_s)

@@ -6,7 +6,7 @@ answers with the same id and kind, or with `error`.
 | kind | asks with | is answered with |
 |---|---|---|
 | `hello` | `config` of the decoder (`Qwen2Config.to_dict`) and `settings` | nothing, once the engine is ready |
-| `push` | `version`, and the decoder's tensors as arrays | `version` that outputs carry from then on |
+| `load` | `version`, and the decoder's tensors as arrays | `version` that outputs carry from then on |
 | `act` | `mode`, n as `tokens`; `prompts` [N, P, d], `seeds` [N] | `version`; `tokens` and `log_probs` [N, n] |
 | `bye` | nothing | nothing; the worker ends |
 

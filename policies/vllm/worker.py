@@ -126,11 +126,11 @@ class Decoder:
         given = {name: value for name, value in tensors.items() if name not in self._tied}
         for name in sorted(self.layout.keys() ^ given.keys()):
             what = "missing" if name in self.layout else "unknown"
-            raise WeightsRefused(f"tensor {name} is {what}", _WHERE, "push the decoder's own tensors")
+            raise WeightsRefused(f"tensor {name} is {what}", _WHERE, "send the decoder's own tensors")
         for name, shape in self.layout.items():
             if given[name].shape != shape or given[name].dtype != np.float32:
                 what = f"tensor {name} is {given[name].dtype}{list(given[name].shape)}, not float32{list(shape)}"
-                raise WeightsRefused(what, _WHERE, "push the decoder's own tensors")
+                raise WeightsRefused(what, _WHERE, "send the decoder's own tensors")
 
     def switch(self, tensors: Mapping[str, NDArray[Any]], version: str) -> str:
         """The one operation that changes weights; returns the version that outputs carry from then on.
@@ -219,14 +219,14 @@ class Worker:
             return {}, {}
         if self._decoder is None:
             raise DataError(f"{asked.kind} before hello", _WHERE, "say hello first")
-        if asked.kind == "push":
+        if asked.kind == "load":
             return {"version": self._decoder.switch(arrays, body["version"])}, {}
         if asked.kind == "act":
             prompts = take_array(arrays, "prompts", "float32", (None, None, None))
             seeds = take_array(arrays, "seeds", "int64", (len(prompts),))
             tokens, log_probs, version = self._decoder.generate(prompts, seeds, body["tokens"], body["mode"])
             return {"version": version}, {"tokens": tokens, "log_probs": log_probs}
-        raise DataError(f"nothing answers {asked.kind} here", _WHERE, "ask for hello, push, act or bye")
+        raise DataError(f"nothing answers {asked.kind} here", _WHERE, "ask for hello, load, act or bye")
 
 
 def main(arguments: Sequence[str] | None = None, decoder: type[Decoder] = Decoder) -> int:

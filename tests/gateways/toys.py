@@ -15,7 +15,7 @@ from embodied.data import ActionChunk, Observation
 from embodied.errors import WeightsRefused
 from embodied.gateways.launcher import GatewayLauncher
 from embodied.gateways.openpi import messages as openpi
-from embodied.gateways.openpi.server import OpenpiSettings, run
+from embodied.gateways.openpi.server import run
 from embodied.noise import normal
 from embodied.runtime.slots import push_slot
 from embodied.serving.server import serve
@@ -138,7 +138,7 @@ def policy(address: str, spec: PolicySpec = SPEC) -> Iterator[PolicyProcess]:
 def gateway(server: str, port: int = 0, **settings: Any) -> Iterator[tuple[str, int]]:
     """Host and port of an openpi gateway in a process of its own."""
     made = GatewayLauncher(
-        {"openpi": (run, OpenpiSettings(server, address=f"127.0.0.1:{port}", **settings))}, announce=lambda _: None
+        {"openpi": (run, {"server": server, "address": f"127.0.0.1:{port}", **settings})}, announce=lambda _: None
     )
     made.start()
     try:

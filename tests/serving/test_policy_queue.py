@@ -6,8 +6,9 @@ import numpy as np
 
 from embodied.data import ActionChunk, Observation
 from embodied.errors import DeadlineExceeded
+from embodied.spec import EnvSpec
 from embodied.wire.codecs import chunk_from_message, error_from_body, observation_to_arrays
-from tests.serving.tiny import observation
+from tests.serving.tiny import AGENT, observation
 from tests.serving.world import World, codes
 
 
@@ -172,3 +173,25 @@ def test_rows_of_several_agents_and_times_of_streams_go_through_one_request() ->
         assert batch.rows.agent.tolist() == [0, 1] * 4
         assert batch.times.keys() == {"camera"}
         assert batch.times["camera"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0, 5.0]
+
+
+def test_rows_of_an_agent_that_hello_did_not_name_are_refused_until_another_hello() -> None:
+    world = World()
+    pair = EnvSpec("wave", {"left": AGENT, "right": AGENT}, control_hz=20.0)
+    world.ask("a", 1, agent=1)  # before a hello nothing is named
+    world.say("a", "hello", 2, body={"env": pair.to_dict(), "agents": ["left"]})
+    world.ask("a", 3, agent=1)
+    world.ask("a", 4, agent=0)
+    world.ask("b", 5, agent=1)  # another client's hello is not this one's
+    answers = world.hear()
+    answers += world.hear() + world.hear()
+    assert codes(answers) == {1: "", 2: "", 3: "spec_mismatch", 4: "", 5: ""}
+    refused = next(answer for _, answer in answers if answer.id == 3)
+    assert error_from_body(refused.body).line() == (
+        "a row of agent 1, and hello named 0 (rows.agent): send rows of these agents, or another hello"
+    )
+    world.say("a", "hello", 6, body={"env": pair.to_dict(), "agents": ["right", "left"]})
+    world.ask("a", 7, agent=1)
+    world.say("a", "hello", 8)  # without an environment nothing is checked
+    world.ask("a", 9, agent=5)
+    assert set(codes(world.hear() + world.hear()).values()) == {""}

@@ -45,9 +45,11 @@ class World:
         self.core.handle((peer or session).encode(), frames, caller, waited)
 
     def ask(
-        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", priority: str | None = None, **fields: Any
-    ) -> None:
+        self, session: str, id: int = 1, rows: int = 2, mode: str = "sample", priority: str | None = None,
+        agent: int = 0, **fields: Any,
+    ) -> None:  # fmt: skip
         seen = observation(rows, id)
+        seen.rows.agent[:] = agent
         arrays = {**observation_to_arrays(seen), "noise_keys": seen.rows.noise_keys(0)}
         body = {"mode": mode} if priority is None else {"mode": mode, "priority": priority}
         self.say(session, "act", id, body=body, arrays=arrays, **fields)

@@ -11,13 +11,12 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-from embodied.client import RemoteClient
 from embodied.errors import (
     Busy,
     DeadlineExceeded,
@@ -28,13 +27,14 @@ from embodied.errors import (
     UserError,
     nearest,
 )
+from embodied.gateways.gateway import Gateway, failure_line, gateway_of, line_of, serve
 from embodied.gateways.groot import messages
 from embodied.gateways.groot.key_mapping import GrootKeys
 from embodied.gateways.groot.settings import GrootSettings
 from embodied.gateways.groot.tcp_proxy import TcpProxy
 from embodied.gateways.groot.worker import ActionRequest, GrootWorker
 from embodied.gateways.launcher import STOP_REQUESTED
-from embodied.gateways.listener import is_loopback, listen, one_of_several, parse, probe, signals
+from embodied.gateways.listener import listen
 from embodied.spec import PolicySpec
 from embodied.wire import addresses
 
@@ -65,24 +65,14 @@ class _Client:
     pending: int = 0
 
 
-class GrootGateway:
-    """Gateway for GR00T's clients; `open`, then `run` in the same thread.
+class GrootGateway(Gateway[GrootSettings, GrootKeys]):
+    """Gateway for GR00T's clients; see `Gateway`."""
 
-    Raises:
-        UserError: The address is malformed, or beyond this machine without an `api_key`.
-    """
+    protocol, settings_class = "GR00T", GrootSettings
 
     def __init__(self, settings: GrootSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._host, self._port = parse(_host_and_port(settings.address))
-        if settings.api_key == "":
-            raise UserError("an empty api_key", "api_key", "give one, or none")
-        if settings.api_key is None and not is_loopback(self._host):
-            raise UserError(
-                "others could reach this address, and no api_key is given",
-                settings.address,
-                "use 127.0.0.1, or give api_key and put TLS or SSH in front",
-            )
-        self._settings, self._clock = settings, clock
+        super().__init__(settings)
+        self._clock = clock
         self._clients: OrderedDict[bytes, _Client] = OrderedDict()
         self._seen = 0
         self._waiting: deque[ActionRequest] = deque()
@@ -90,21 +80,12 @@ class GrootGateway:
         self._workers: list[GrootWorker] = []
         self._killed = False
 
-    def open(self) -> str:
-        """Connect to the policy server, then listen; returns the address, with the port found for port 0.
+    def mapping(self, spec: PolicySpec) -> GrootKeys:
+        return GrootKeys.for_policy(self._settings.embodiment, spec)
 
-        Raises:
-            DeadlineExceeded: The policy server does not answer.
-            ConfigError, SpecMismatch: The embodiment does not fit the policy.
-            UserError: The address is in use, or not of this machine.
-        """
-        client = self.connect(self._settings.start_s)
-        try:
-            with one_of_several(self._settings.policy):
-                spec = client.hello()
-        finally:
-            client.close()
-        self.spec, self.keys = spec, GrootKeys.for_policy(self._settings.embodiment, spec)
+    def open(self) -> str:
+        self.spec = self._ask_spec()
+        self.keys = self.mapping(self.spec)
         settings = self._settings
         self._most = min(self.keys.row_bytes * settings.max_rows + _SLACK, settings.message_mib << 20)
         listener = listen(self._host, self._port, settings.address)
@@ -130,7 +111,7 @@ class GrootGateway:
             budget=_BUDGET * self._most,
             connections=settings.connections,
             patience_s=2 * settings.timeout_s,
-            refusal=lambda size: messages.pack({"error": _line(self._too_large(size))}),
+            refusal=lambda size: messages.pack({"error": line_of(self._too_large(size))}),
         )
         self._proxy.start()
         host, port = listener.getsockname()[:2]
@@ -139,12 +120,6 @@ class GrootGateway:
     def _too_large(self, size: int) -> MessageError:
         fix = f"at most {self._most}, {self._settings.max_rows} rows: send smaller images, or set message_mib"
         return MessageError(f"a message of {size} bytes", "GR00T gateway", fix)
-
-    def connect(self, timeout_s: float | None = None) -> RemoteClient:
-        """Open a session of the policy server."""
-        settings = self._settings
-        wait_s = settings.timeout_s if timeout_s is None else timeout_s
-        return RemoteClient(settings.server, wait_s, settings.keys, priority="robot", policy=settings.policy)
 
     def run(self, stop: threading.Event) -> int:
         """Answer until `stop` is set, an authorized `kill`, or a change of the server's policy; returns the status.
@@ -190,10 +165,10 @@ class GrootGateway:
             try:
                 answer = self._answer(at, payload.buffer)
             except EmbodiedError as error:
-                answer = {"error": _line(error)}
+                answer = {"error": line_of(error)}
             except Exception as error:
                 log.exception("a GR00T message could not be handled")
-                answer = {"error": f"{type(error).__name__} in the GR00T gateway: see its log"}
+                answer = {"error": failure_line(error, self.protocol)}
             if answer is not _LATER:
                 self._reply(at, messages.pack(answer, self._client(at[0]).generation))
             if self._killed:
@@ -262,7 +237,7 @@ class GrootGateway:
                 late = DeadlineExceeded(
                     f"the request waited {waited:.1f} s", "GR00T gateway", "ask later, or look at the policy server"
                 )
-                self._finish(self._waiting.popleft().envelope, messages.pack({"error": _line(late)}))
+                self._finish(self._waiting.popleft().envelope, messages.pack({"error": line_of(late)}))
             elif self._idle or len(self._workers) < self._settings.workers:
                 worker = self._idle.pop() if self._idle else self._start_worker()
                 worker.give(self._waiting.popleft())
@@ -300,42 +275,8 @@ class GrootGateway:
 _LATER = object()
 
 
-def check(settings: GrootSettings, spec: PolicySpec) -> None:
-    """Check that a gateway with these settings could start in front of a policy.
-
-    Raises:
-        ConfigError, SpecMismatch: The embodiment does not fit the policy.
-        UserError: As `GrootGateway` and its `open`.
-    """
-    GrootGateway(settings)
-    GrootKeys.for_policy(settings.embodiment, spec)
-    probe(*parse(_host_and_port(settings.address)), settings.address)
-
-
-def run(settings: GrootSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None) -> int:
-    """Answer GR00T's clients until SIGINT, SIGTERM or `stop`; returns the exit status.
-
-    Args:
-        settings: Settings of the gateway.
-        announce: Called with one line when the gateway listens.
-        stop: Ends the gateway when set.
-
-    Raises:
-        EmbodiedError: As `GrootGateway` and its `open`.
-    """
-    stop = stop or threading.Event()
-    gateway = GrootGateway(settings)
-    with signals(stop):
-        bound = gateway.open()
-        announce(f"answering GR00T clients for policy {settings.policy or gateway.spec.name} at {bound}")
-        return gateway.run(stop)
-
-
-def _host_and_port(address: str) -> str:
-    """Host and port of `host:port` or `tcp://host:port`, with ZeroMQ's `*` for all interfaces."""
-    plain = address.removeprefix("tcp://")
-    return f"0.0.0.0{plain[1:]}" if plain.startswith("*:") else plain
-
-
-def _line(error: EmbodiedError) -> str:
-    return error.line().encode("utf-8", "replace").decode()[:2000]
+def run(
+    values: Mapping[str, Any], announce: Callable[[str], object] = print, stop: threading.Event | None = None
+) -> int:
+    """Answer GR00T's clients, with plain values of `GrootSettings`; see `serve`."""
+    return serve(gateway_of(GrootGateway, values), announce, stop)

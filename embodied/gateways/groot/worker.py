@@ -13,6 +13,7 @@ import zmq
 from embodied.client import RemoteClient, version_label
 from embodied.data import Observation, Rows
 from embodied.errors import EmbodiedError, InfrastructureError, SpecMismatch
+from embodied.gateways.gateway import failure_line, line_of
 from embodied.gateways.groot.key_mapping import GrootKeys
 from embodied.gateways.groot.messages import Generation, pack
 from embodied.gateways.groot.settings import GrootSettings
@@ -104,10 +105,10 @@ class GrootWorker:
                     client = client or self._connect()
                     answer = pack(self._answer(client, request), request.generation)
                 except EmbodiedError as error:
-                    answer = pack({"error": error.line().encode("utf-8", "replace").decode()[:2000]})
+                    answer = pack({"error": line_of(error)})
                 except Exception as error:
                     log.exception("a GR00T request could not be answered")
-                    answer = pack({"error": f"{type(error).__name__} in the GR00T gateway: see its log"})
+                    answer = pack({"error": failure_line(error, "GR00T")})
                 done.send_multipart([number, *request.envelope, answer])
         except zmq.ContextTerminated:
             pass

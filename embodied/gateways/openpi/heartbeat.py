@@ -2,11 +2,9 @@
 
 import threading
 import time
-from pathlib import Path
 
 from embodied.client import RemoteClient
 from embodied.errors import EmbodiedError
-from embodied.spec import PolicySpec
 
 _EVERY_S = 1.0
 _JOIN_S = 1.0
@@ -17,35 +15,26 @@ class Heartbeat:
     """Polls a policy server in a thread of its own. Call `start` first.
 
     Args:
-        server: Native address of the policy server.
+        client: Client of the server, for this thread only.
+        server: Address of the server.
         deadline_s: Silence after which it counts as gone; longer than one batch may take.
-        keys: Folder of credentials.
-        policy: Name of the policy; empty for the server's only one.
     """
 
-    def __init__(self, server: str, deadline_s: float, keys: str | Path | None = None, policy: str = "") -> None:
-        self._connect = lambda timeout_s: RemoteClient(server, timeout_s, keys, priority="tool", policy=policy)
-        self._client = self._connect(deadline_s)
-        self._deadline_s = deadline_s
+    def __init__(self, client: RemoteClient, server: str, deadline_s: float) -> None:
+        self._client, self._deadline_s = client, deadline_s
         self._heard, self._trouble = -float("inf"), f"policy server at {server} has not answered yet"
         self._hashes: dict[int, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
-    def start(self, wait_s: float) -> PolicySpec:
-        """Start polling; returns the policy's spec.
+    def start(self) -> None:
+        """Ask once, then start polling.
 
         Raises:
-            InfrastructureError: There is no answer within `wait_s`.
+            InfrastructureError: There is no answer.
         """
-        first = self._connect(wait_s)
-        try:
-            spec = first.hello()
-        finally:
-            first.close()
         self._ask()
         self._thread.start()
-        return spec
 
     @property
     def trouble(self) -> str:

@@ -7,22 +7,20 @@ server batches and versions, and a slow, silent or hostile client delays only it
 import http
 import logging
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from embodied.client import RemoteClient
-from embodied.errors import EmbodiedError, InfrastructureError, UserError
+from embodied.errors import EmbodiedError, UserError
 from embodied.gateways.embodiment import Embodiment
-from embodied.gateways.listener import is_key, is_loopback, listen, one_of_several, parse, probe, signals
+from embodied.gateways.gateway import Gateway, failure_line, gateway_of, line_of, serve
+from embodied.gateways.listener import is_key, listen
 from embodied.gateways.openpi import messages as openpi
 from embodied.gateways.openpi.connection import OpenpiConnection
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
 from embodied.gateways.send_watchdog import SendWatchdog, cut_off
-from embodied.settings import configured
 from embodied.spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -44,46 +42,34 @@ _DRAIN_S = 2.0
 _REASON_BYTES = 120  # a close frame holds 125
 
 
-class OpenpiGateway:
-    """Gateway for openpi's clients; `open`, then `run`.
+class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
+    """Gateway for openpi's clients; see `Gateway`."""
 
-    Raises:
-        UserError: The address is malformed, or beyond this machine without an API key.
-    """
+    protocol, settings_class = "openpi", OpenpiSettings
 
     def __init__(self, settings: OpenpiSettings) -> None:
-        self._settings = settings
-        self._host, self._port = parse(settings.address)
-        if settings.api_key == "":
-            raise UserError("an empty api_key", "api_key", "give one, or none")
-        if settings.api_key is None and not is_loopback(self._host):
-            raise UserError(
-                "others could reach this address, and no api_key is given",
-                settings.address,
-                "use 127.0.0.1, or give api_key and put TLS or SSH in front",
-            )
+        super().__init__(settings)
         self._lock = threading.Lock()
         self._open = self._raw = self._seen = 0
         self._handshaking: dict[int, socket.socket] = {}
         self._stopping = threading.Event()
         self._watch = SendWatchdog()
 
-    def open(self) -> str:
-        """Connect to the policy server, then listen; returns the address in the form of openpi's client.
+    def mapping(self, spec: PolicySpec) -> Embodiment:
+        return Embodiment.from_config(self._settings.embodiment, spec)
 
-        Raises:
-            DeadlineExceeded: The policy server does not answer.
-            ConfigError, SpecMismatch: The embodiment does not fit the policy.
-            UserError: The address is in use, not of this machine, or websockets is not installed.
-        """
+    def check(self, spec: PolicySpec) -> None:
+        _websockets()
+        super().check(spec)
+
+    def open(self) -> str:
         settings = self._settings
-        serve = _websockets()
-        self._heartbeat = Heartbeat(settings.server, settings.timeout_s, settings.keys, settings.policy)
-        with one_of_several(settings.policy):
-            self.spec = self._heartbeat.start(settings.start_s)
-        embodiment = Embodiment.from_config(settings.embodiment, self.spec)
-        self._limits = openpi.Limits(total=embodiment.message_bytes)
-        self._server: Server = serve(
+        start = _websockets()
+        self.spec = self._ask_spec()
+        self._heartbeat = Heartbeat(self.connect(priority="tool"), settings.server, settings.timeout_s)
+        self._heartbeat.start()
+        self._limits = openpi.Limits(total=self.mapping(self.spec).message_bytes)
+        self._server: Server = start(
             self._serve_client,
             sock=listen(self._host, self._port, settings.address),
             compression=None,
@@ -102,8 +88,7 @@ class OpenpiGateway:
         host, port = self._server.socket.getsockname()[:2]
         return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
 
-    def run(self, stop: threading.Event) -> None:
-        """Answer until `stop` is set; requests under way are answered first."""
+    def run(self, stop: threading.Event) -> int:
         threading.Thread(target=self._server.serve_forever, name="accept", daemon=True).start()
         self._watch.start()
         stop.wait()
@@ -114,6 +99,7 @@ class OpenpiGateway:
             time.sleep(0.02)
         self._heartbeat.close()
         self._watch.close()
+        return 0
 
     def _accept(self, shake: Callable[[socket.socket, Any], None], sock: socket.socket, peer: Any) -> None:
         """Handle one TCP connection, in its own thread."""
@@ -154,8 +140,7 @@ class OpenpiGateway:
             self._open += 1
             full = self._open > self._settings.connections
             number = self._seen = self._seen + 1
-        asked = self._settings
-        client = RemoteClient(asked.server, asked.timeout_s, asked.keys, priority="robot", policy=asked.policy)
+        client = self.connect()
         try:
             if full:
                 connection.close(1013, "too many clients")
@@ -164,11 +149,10 @@ class OpenpiGateway:
         except ConnectionClosed:
             pass
         except EmbodiedError as error:
-            self._close_with_error(connection, error)
+            self._close_with_error(connection, line_of(error, 4000))
         except Exception as error:
             log.exception("a connection of the openpi gateway failed")
-            what = f"{type(error).__name__} in the gateway"
-            self._close_with_error(connection, InfrastructureError(what, "openpi gateway", "see its log"))
+            self._close_with_error(connection, failure_line(error, self.protocol))
         finally:
             client.close()
             with self._lock:
@@ -180,7 +164,7 @@ class OpenpiGateway:
             try:
                 greeting = robot.greet()
             except EmbodiedError as error:  # a client expects no text as its first message
-                connection.close(1011, _cut(error.line(), _REASON_BYTES))
+                connection.close(1011, line_of(error, _REASON_BYTES))
                 return
             connection.send(openpi.encode(greeting))
         while (data := self._next(connection)) is not None:
@@ -205,69 +189,23 @@ class OpenpiGateway:
                     continue
         return None
 
-    def _close_with_error(self, connection: "ServerConnection", error: EmbodiedError) -> None:
+    def _close_with_error(self, connection: "ServerConnection", line: str) -> None:
         """Send an error as openpi's server does, one line in place of its traceback, and close."""
         from websockets.exceptions import ConnectionClosed
 
         with self._watch.within(connection.socket, self._settings.send_s):
             try:
-                connection.send(_cut(error.line(), 4000))
+                connection.send(line)
                 connection.close(1011, CLOSE_REASON)
             except ConnectionClosed:
                 pass
 
 
-def check(settings: OpenpiSettings, spec: PolicySpec) -> None:
-    """Check that a gateway with these settings could start in front of a policy.
-
-    Raises:
-        ConfigError, SpecMismatch: The embodiment does not fit the policy.
-        UserError: As `OpenpiGateway` and its `open`.
-    """
-    OpenpiGateway(settings)
-    _websockets()
-    Embodiment.from_config(settings.embodiment, spec)
-    probe(*parse(settings.address), settings.address)
-
-
 def run(
-    settings: OpenpiSettings, announce: Callable[[str], object] = print, stop: threading.Event | None = None
+    values: Mapping[str, Any], announce: Callable[[str], object] = print, stop: threading.Event | None = None
 ) -> int:
-    """Answer openpi's clients until SIGINT, SIGTERM or `stop`; returns the exit status.
-
-    Args:
-        settings: Settings of the gateway.
-        announce: Called with one line when the gateway listens.
-        stop: Ends the gateway when set.
-
-    Raises:
-        EmbodiedError: As `OpenpiGateway` and its `open`.
-    """
-    stop = stop or threading.Event()
-    gateway = OpenpiGateway(settings)
-    with signals(stop):
-        bound = gateway.open()
-        announce(f"answering openpi clients for policy {settings.policy or gateway.spec.name} at {bound}")
-        gateway.run(stop)
-    return 0
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run `python -m embodied.gateways.openpi.server server=ADDRESS [field=value ...]`, fields of `OpenpiSettings`."""
-    words = [argument.partition("=") for argument in arguments]
-    given = {name: _scalar(value) for name, _, value in words}
-    return run(configured(OpenpiSettings, given, "openpi gateway"))
-
-
-def _scalar(text: str) -> int | float | str:
-    """A word of a command line as the number that it writes, or as it is."""
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    """Answer openpi's clients, with plain values of `OpenpiSettings`; see `serve`."""
+    return serve(gateway_of(OpenpiGateway, values), announce, stop)
 
 
 def _websockets() -> Any:
@@ -276,15 +214,3 @@ def _websockets() -> Any:
     except ImportError:
         raise UserError("websockets is not installed", "openpi gateway", "pip install 'embodied-rl[gateway]'") from None
     return serve
-
-
-def _cut(text: str, size: int) -> str:
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except EmbodiedError as error:
-        print(error.line(), file=sys.stderr)
-        sys.exit(error.exit_status)

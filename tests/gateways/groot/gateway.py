@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from embodied.gateways.groot.server import GrootSettings, run
+from embodied.gateways.groot.server import run
 from tests.serving.tiny import SPAWN
 
 
-def _main(settings: GrootSettings, pipe: Any) -> None:
+def _main(settings: dict[str, Any], pipe: Any) -> None:
     raise SystemExit(run(settings, pipe.send))
 
 
 def start_gateway(server: str, **settings: Any) -> tuple[BaseProcess, str]:
     ours, theirs = SPAWN.Pipe()
-    options = GrootSettings(server, "127.0.0.1:0", timeout_s=20, **settings)
+    options = {"server": server, "address": "127.0.0.1:0", "timeout_s": 20, **settings}
     process = SPAWN.Process(target=_main, args=(options, theirs), daemon=True)
     process.start()
     theirs.close()

@@ -11,7 +11,7 @@ import pytest
 from embodied.client import RemoteClient
 from embodied.errors import InfrastructureError, Unauthorized
 from embodied.gateways.groot.policy import GrootPolicy
-from embodied.gateways.groot.server import GrootSettings, run
+from embodied.gateways.groot.server import run
 from embodied.gateways.launcher import GatewayLauncher
 from embodied.serving.versioned_policy import VersionedPolicy
 from tests.gateways.groot.client import GrootClient
@@ -57,7 +57,8 @@ def test_what_the_gateway_refuses_is_said(addresses: tuple[str, str]) -> None:
 
 def test_a_permitted_kill_reaches_whoever_started_the_gateway(addresses: tuple[str, str]) -> None:
     lines: list[str] = []
-    started = GatewayLauncher({"groot": (run, GrootSettings(addresses[0], "127.0.0.1:0", api_key="key"))}, lines.append)
+    values = {"server": addresses[0], "address": "127.0.0.1:0", "api_key": "key"}
+    started = GatewayLauncher({"groot": (run, values)}, lines.append)
     started.start()
     try:
         (line,) = started.wait_ready(60)

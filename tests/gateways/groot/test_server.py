@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from embodied.client import RemoteClient
 from embodied.data import Observation
 from embodied.errors import ConfigError, DeadlineExceeded, UserError
-from embodied.gateways.groot.server import GrootSettings, run
+from embodied.gateways.groot.server import run
 from embodied.gateways.launcher import STOP_REQUESTED
 from tests.gateways.groot.client import GrootClient, ServerError, decode, encode
 from tests.gateways.groot.gateway import gateway, start_gateway
@@ -168,21 +167,21 @@ def test_tokens(server: str) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "tcp://*:0", "[::]:0"])
 def test_others_are_let_in_with_a_token_only(address: str, server: str) -> None:
     with pytest.raises(UserError, match="no api_key is given"):
-        run(GrootSettings(server, address))
+        run({"server": server, "address": address})
     with pytest.raises(UserError, match="empty api_key"):
-        run(GrootSettings(server, address, api_key=""))
+        run({"server": server, "address": address, "api_key": ""})
     stop = threading.Event()
     if address == "0.0.0.0:0":
-        assert run(GrootSettings(server, address, api_key=TOKEN), lambda _: stop.set(), stop) == 0
+        assert run({"server": server, "address": address, "api_key": TOKEN}, lambda _: stop.set(), stop) == 0
 
 
 def test_what_cannot_start_says_why(server: str, address: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in use"):
-        run(GrootSettings(server, address))
+        run({"server": server, "address": address})
     with pytest.raises(ConfigError, match="no such embodiment"):
-        run(GrootSettings(server, embodiment="nothing"))
+        run({"server": server, "embodiment": "nothing"})
     with pytest.raises(DeadlineExceeded, match="hello"):
-        run(GrootSettings(f"ipc://{tmp_path}/nobody", start_s=0.1))
+        run({"server": f"ipc://{tmp_path}/nobody", "start_s": 0.1})
 
 
 class Trap:
@@ -331,9 +330,9 @@ def test_the_policy_server_may_be_restarted(tmp_path: Path) -> None:
 
 def test_a_policy_server_that_is_gone_is_named(tmp_path: Path) -> None:
     process, _, server = tiny.start_server(f"ipc://{tmp_path}/s")
-    settings = replace(GrootSettings(server), address="127.0.0.1:0", timeout_s=1.0)
+    values = {"server": server, "address": "127.0.0.1:0", "timeout_s": 1.0}
     stop, lines = threading.Event(), queue.Queue[str]()
-    thread = threading.Thread(target=run, args=(settings, lines.put, stop))
+    thread = threading.Thread(target=run, args=(values, lines.put, stop))
     thread.start()
     try:
         address = lines.get(timeout=20).rpartition(" at ")[2]

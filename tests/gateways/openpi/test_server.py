@@ -248,8 +248,9 @@ def test_sampled_actions_are_keyed_by_connection_and_request(served: PolicyProce
 
 
 def test_it_ends_cleanly_and_answers_what_is_under_way(served: PolicyProcess) -> None:
-    module = "embodied.gateways.openpi.server"
-    command = [sys.executable, "-m", module, f"server={served.address}", "address=127.0.0.1:0", "timeout_s=9"]
+    values = {"server": served.address, "address": "127.0.0.1:0", "timeout_s": 9}
+    code = f"import sys; from embodied.gateways.openpi.server import run; sys.exit(run({values!r}))"
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None

@@ -69,14 +69,14 @@ def misspeak(how: str, address: str) -> None:
     if how == "mute":
         time.sleep(600)
     if how == "other":
-        sock.send_multipart(encode(Message("credit")))
+        sock.send_multipart(encode(Message("ack")))
         time.sleep(600)
     sock.send_multipart(encode(Message("status")))
     asked = decode(sock.recv_multipart())
     answers = {
         "garbage": [b"{}"],
         "turn": encode(Message(asked.kind, asked.id + 1)),
-        "kind": encode(Message("credit", asked.id)),
+        "kind": encode(Message("ack", asked.id)),
     }
     sock.send_multipart(answers[how])
     time.sleep(600)

@@ -157,10 +157,10 @@ def test_weights_of_another_decoder_are_refused_and_nothing_changes(bench: Bench
     ("how", "kind", "says"),
     [
         ("mute", DeadlineExceeded, r"has not ended starting in 2 s"),
-        ("other", DataError, r"its first word is credit, not status"),
+        ("other", DataError, r"its first word is ack, not status"),
         ("garbage", MessageError, r"an answer cannot be read: .* \(vLLM worker, process \d+\)"),
         ("turn", DataError, r"hello 1 was answered with hello 2"),
-        ("kind", DataError, r"hello 1 was answered with credit 1"),
+        ("kind", DataError, r"hello 1 was answered with ack 1"),
     ],
 )
 def test_a_worker_that_speaks_otherwise_is_ended(bench: Bench, how: str, kind: type[EmbodiedError], says: str) -> None:

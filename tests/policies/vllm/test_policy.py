@@ -103,7 +103,7 @@ def test_a_failed_load_leaves_the_old_version_on_both_sides(policy: VLLMPolicy, 
     assert policy.engine.pid == worker
     assert_agrees(policy, twin)
     dies.touch()
-    with pytest.raises(InfrastructureError, match="died of SIGKILL while answering push"):
+    with pytest.raises(InfrastructureError, match="died of SIGKILL while answering load"):
         policy.load(other)
     dies.unlink()
     assert_agrees(policy, twin)
