@@ -43,6 +43,9 @@ class Collector:
         watch: Gets the seconds of `inference` and `physics`.
         origin: Name of this process, unique within the run.
 
+    Attributes:
+        count: Calls of `collect`, over resumes too.
+
     Raises:
         ConfigError: An agent is driven by no policy, or by several.
         SpecMismatch: The environments lack an agent, or have several and none is named.
@@ -73,6 +76,11 @@ class Collector:
         self._observations: dict[str, Observation] | None = None
         self._starts: Resets | None = None
 
+    @property
+    def policies(self) -> int:
+        """Number of policies, each of which gives a segment."""
+        return len(self._drivers)
+
     def collect(self) -> list[Segment]:
         """Run T steps of every environment and report the episodes that ended; the segment of each policy."""
         if self._observations is None:
@@ -92,15 +100,15 @@ class Collector:
                 driver.record(result)
             self._observations = {agent: step.observation for agent, step in result.agents.items()}
         segments = []
-        for driver, client in zip(drivers, self._clients, strict=True):
-            self.count += 1
-            name = f"{self.origin}/{self.attempt}/{self.count:06d}"
+        for i, (driver, client) in enumerate(zip(drivers, self._clients, strict=True), 1):
+            name = f"{self.origin}/{self.attempt}/{self.count * len(drivers) + i:06d}"
             segment = driver.finish(self._observations, name, "train", Source.POLICY, self.origin)
             self._starts = driver.carry(self._observations)
             if len(segment.final_at):
                 ended = tuple(segment.final_at.T)
                 client.outcome(segment.rows.take(ended), segment.outcomes[ended], segment.versions[ended])
             segments.append(segment)
+        self.count += 1
         return segments
 
     def state(self) -> dict[str, Any]:

@@ -16,9 +16,14 @@ SCORER, TRAINER, PUBLISHER, KEEPER, EVALUATOR, METRICS = (
 """Names of the stages. A rollout has the name of its origin."""
 
 
+def address(stage: str, policy: str = "") -> str:
+    """Name of the stage of one policy, in a run that trains several; `policy` is empty in others."""
+    return f"{stage}/{policy}" if policy else stage
+
+
 @dataclass(frozen=True)
 class Credit:
-    """Trainer to rollout: segments up to number `until` may be collected."""
+    """Trainer to rollout: its policy's segments up to number `until` may be collected."""
 
     until: int
 
@@ -28,7 +33,7 @@ class Collected:
     """Rollout to scorer, and scored from there to trainer and keeper: one segment.
 
     Attributes:
-        origin, count: Rollout, and number of the segment there, from 1, over resumes too.
+        origin, count: Rollout, and number of the policy's segment there, from 1, over resumes too.
         segment: The steps.
         faults: Infrastructure faults of its environments so far.
     """

@@ -11,7 +11,7 @@ from embodied.errors import CorruptFile, DataError, InfrastructureError, UserErr
 from embodied.monitor.timing import Stopwatch
 from embodied.spec import PolicySpec
 from embodied.train.mailbox import Inbox, Outbox
-from embodied.train.messages import EVALUATOR, KEEPER, METRICS, PUBLISHER, TRAINER, Published, Update
+from embodied.train.messages import EVALUATOR, KEEPER, METRICS, PUBLISHER, TRAINER, Published, Update, address
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.pointers import BY_SERVER
 from embodied.weights.registry import Registry
@@ -77,13 +77,12 @@ class Publisher:
         patience: Bounds of the wait.
         watch: Gets the seconds of `weights`.
         clock: Seconds, for the duration of a publication.
+        policy: As of `Trainer`.
 
     Attributes:
         number: Of the version last published; 0 before the first.
         waited_s: Seconds of holds.
     """
-
-    name = PUBLISHER
 
     def __init__(
         self,
@@ -94,7 +93,9 @@ class Publisher:
         patience: Patience | None = None,
         watch: Stopwatch | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        policy: str = "",
     ) -> None:
+        self.name, self._trainer = address(PUBLISHER, policy), address(TRAINER, policy)
         self._registry, self._client, self._spec, self._clock = registry, client, spec, clock
         self._patience, self._watch = patience or Patience(), watch or Stopwatch()
         self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
@@ -196,7 +197,7 @@ class Publisher:
         published = Published(
             update.step, update.env_steps, update.segments, update.fresh, manifest.version, size, pending.seconds
         )
-        for stage in (TRAINER, KEEPER, EVALUATOR, METRICS):
+        for stage in (self._trainer, KEEPER, EVALUATOR, METRICS):
             self.outbox.put(stage, published)
 
     def _serve(self, version: Version) -> None:

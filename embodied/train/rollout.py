@@ -1,11 +1,11 @@
-"""Rollout stage: collects a segment for every credit."""
+"""Rollout stage: collects a segment of every policy once all trainers have given a credit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from embodied.rollout.collector import Collector
 from embodied.train.mailbox import Inbox, Outbox
-from embodied.train.messages import SCORER, Collected, Credit
+from embodied.train.messages import SCORER, TRAINER, Collected, Credit, address
 
 ORIGIN = "sim-0"
 """Origin of the environments in a run's own process."""
@@ -18,27 +18,33 @@ class Rollout:
         collector: Of this origin's environments.
         attempt: Start of the run.
         name: Origin.
+        trained: Names of the policies that are trained, each by a trainer of its own; by default there is one.
     """
 
-    def __init__(self, collector: Collector, attempt: int, name: str = ORIGIN) -> None:
+    def __init__(self, collector: Collector, attempt: int, name: str = ORIGIN, trained: Sequence[str] = ("",)) -> None:
         self.collector, self.name = collector, name
         self.inbox, self.outbox = Inbox(), Outbox(name, attempt)
-        self._until = 0
+        self._until = {address(TRAINER, policy): 0 for policy in trained}
+
+    @property
+    def _allowed(self) -> bool:
+        return self.collector.count < min(self._until.values())
 
     def tick(self, now: float) -> bool:
-        """Collect one segment where a credit allows it."""
+        """Collect one segment of every policy where the credits allow it."""
         while (message := self.inbox.take()) is not None:
             credit: Credit = message.body
-            self._until = max(self._until, credit.until)
-        if self.collector.count >= self._until or self.outbox.room < 1:
+            self._until[message.id.sender] = credit.until
+        if not self._allowed or self.outbox.room < self.collector.policies:
             return False
-        (segment,) = self.collector.collect()
-        self.outbox.put(SCORER, Collected(self.name, self.collector.count, segment, self.collector.env.faults))
+        collector = self.collector
+        for segment in collector.collect():
+            self.outbox.put(SCORER, Collected(self.name, collector.count, segment, collector.env.faults))
         return True
 
     def doing(self) -> str:
         """As `Stage.doing`."""
-        return f"collecting segment {self.collector.count + 1}" if self.collector.count < self._until else ""
+        return f"collecting segment {self.collector.count + 1}" if self._allowed else ""
 
     def state(self) -> dict[str, Any]:
         """As `Stage.state`."""

@@ -11,7 +11,7 @@ from embodied.learning.learner import EpisodeLearner, Learner
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.staleness import drop_stale, version_lags
 from embodied.train.mailbox import Inbox, Outbox
-from embodied.train.messages import METRICS, PUBLISHER, TRAINER, Collected, Credit, Learned, Published, Update
+from embodied.train.messages import METRICS, PUBLISHER, TRAINER, Collected, Credit, Learned, Published, Update, address
 from embodied.train.metrics import ended, rollout_metrics, successes
 from embodied.weights.manifest import Version
 from embodied.weights.pointers import Hold
@@ -34,14 +34,13 @@ class Trainer:
         lag: Updates along the lineage from an older version number to a newer one; None where it is no ancestor.
         budget: Environment steps after which no more segments are asked for.
         explain: Completes the error of an update that refuses its segment.
+        policy: Name of the policy in a run that trains several; empty in others.
 
     Attributes:
         step: Updates so far.
         env_steps: Environment steps consumed, those of demonstrations included.
         version: Last version served; None before the first.
     """
-
-    name = TRAINER
 
     def __init__(
         self,
@@ -53,7 +52,9 @@ class Trainer:
         lag: Callable[[int, int], int | None],
         budget: float,
         explain: Explain = lambda error, segments, newest: error,
+        policy: str = "",
     ) -> None:
+        self.name, self._publisher = address(TRAINER, policy), address(PUBLISHER, policy)
         self.learner, self.watch, self.max_lag, self.budget = learner, watch, max_lag, budget
         self._versions_lag, self._explain = lag, explain
         self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
@@ -139,5 +140,5 @@ class Trainer:
         return 0 if version == newest else self._versions_lag(version, newest)
 
     def _send(self, update: Update) -> None:
-        self.outbox.put(PUBLISHER, update)
+        self.outbox.put(self._publisher, update)
         self._unserved = True
