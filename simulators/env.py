@@ -49,7 +49,8 @@ class BatchEnv:
         num_envs: B.
         num_threads: Physics threads; 0 for one per CPU.
         seed: Draws the episode seeds that `reset` is not given.
-        cameras: Pictures to sense besides the task's streams, by every agent; closed with the environment.
+        cameras: Pictures to sense besides the task's streams, by every agent unless the task's `cameras` names those of
+            an agent; closed with the environment.
         randomise: Differences between episodes besides their starts.
         first: Global index of the first environment. Environments `first` to `first + B - 1` give the same rows in
             every process that owns them.
@@ -63,7 +64,7 @@ class BatchEnv:
 
     Raises:
         ConfigError: A count is out of range, or `randomise` does not fit the task's streams.
-        SpecMismatch: The task draws something under a name that randomisation has.
+        SpecMismatch: The task draws something under a name that randomisation has, or `cameras` names an unknown agent.
     """
 
     @validated("env", "num_envs", "num_threads", "seed", "first")
@@ -80,7 +81,7 @@ class BatchEnv:
         if cameras is not None:
             cameras.check_memory(num_envs)
         self.task, self._task = task, by_agent(task)
-        self.spec, self.num_envs, self.first = with_cameras(task.spec, cameras), num_envs, int(first)
+        self.spec, self.num_envs, self.first = with_cameras(task, cameras), num_envs, int(first)
         self.autoreset, self.seed = True, seed
         self.draw_seeds: Callable[[NDArray[np.int32]], NDArray[np.int64]] | None = None
         self.faults = 0

@@ -1,5 +1,6 @@
 """Senses of the agents of a batch: their task's streams and the cameras' pictures, with noise and latency."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from embodied.errors import SpecMismatch
 from embodied.spec import AgentSpec, EnvSpec
 from simulators.randomise.envs import RandomisedEnvs
 from simulators.render.cameras import Cameras
-from simulators.task import Array, Fields, MultiAgentTask
+from simulators.task import Array, Fields, MultiAgentTask, Task
 
 Streams = dict[str, NDArray[Any]]
 Ids = NDArray[np.int32]
@@ -20,14 +21,23 @@ TIME = "/time"
 """Name, among streams, of their capture times; `/time/<stream>` for those of one stream that comes late."""
 
 
-def with_cameras(spec: EnvSpec, cameras: Cameras | None) -> EnvSpec:
-    """Spec of a task whose agents see the pictures of `cameras` too."""
+def with_cameras(task: Task | MultiAgentTask, cameras: Cameras | None) -> EnvSpec:
+    """Spec of a task whose agents see pictures too: all those of `cameras`, or those that `task.cameras` names.
+
+    Raises:
+        SpecMismatch: `task.cameras` names an agent that the task does not have.
+    """
+    chosen: Mapping[str, Collection[str]] = getattr(task, "cameras", {})
+    if unknown := sorted(chosen.keys() - task.spec.agents.keys()):
+        what, fix = f"cameras of agent {unknown[0]}", f"its agents are {', '.join(task.spec.agents)}"
+        raise SpecMismatch(what, f"task {task.spec.task}", fix)
     if cameras is None:
-        return spec
+        return task.spec
     agents = {
-        name: AgentSpec((*agent.observations, *cameras.streams), agent.actions) for name, agent in spec.agents.items()
+        name: AgentSpec((*agent.observations, *cameras.streams_of(chosen.get(name))), agent.actions)
+        for name, agent in task.spec.agents.items()
     }
-    return replace(spec, agents=agents)
+    return replace(task.spec, agents=agents)
 
 
 class Senses:
@@ -87,11 +97,12 @@ class Senses:
             looks = self._randomised.looks if self._randomised is not None else None
             pictures = self._cameras.render(self._poses, ids if fresh is None else fresh, looks)
             for agent, streams in seen.items():
+                last = self.last[agent]
                 for name, values in pictures.items():
-                    if fresh is None:
+                    if name in last and fresh is None:
                         streams[name] = values if agent == next(iter(seen)) else values.copy()
-                    else:
-                        streams[name] = self.last[agent][name].copy()
+                    elif name in last:
+                        streams[name] = last[name].copy()
                         streams[name][fresh] = values
         for agent, streams in seen.items():
             streams[TIME] = time if len(seen) == 1 else time.copy()

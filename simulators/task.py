@@ -107,6 +107,8 @@ class MultiAgentTask(Scene, Protocol):
 
     Attributes:
         actuators: Agent name to the indices of its controls.
+        cameras: May be left out. Agent name to the names of the cameras whose pictures it senses; an agent that is not
+            named senses those of all cameras.
     """
 
     actuators: Mapping[str, NDArray[np.intp]]

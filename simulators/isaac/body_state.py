@@ -27,6 +27,31 @@ def ordered(quat_wxyz: NDArray[Any], order: Order) -> torch.Tensor:
     return torch.from_numpy(quat)
 
 
+def joined(first: str, second: str) -> fresh:
+    """Property of two others side by side."""
+    return fresh(lambda self: torch.cat([getattr(self, first), getattr(self, second)], dim=-1))
+
+
+def in_root(vector: str) -> fresh:
+    """Property of a vector of the world frame in the root's."""
+    return fresh(lambda self: self._to_root(getattr(self, vector)))
+
+
+def alias(name: str) -> property:
+    """Property equal to another."""
+    return property(lambda self: getattr(self, name))
+
+
+def linear(velocity: str) -> property:
+    """First three numbers of another property."""
+    return property(lambda self: getattr(self, velocity)[..., :3])
+
+
+def angular(velocity: str) -> property:
+    """Numbers of another property after the first three."""
+    return property(lambda self: getattr(self, velocity)[..., 3:])
+
+
 class BodyState:
     """State of B bodies, the root first. Tensors are float32, [N, B, ...] for bodies, [N, ...] for the root.
 
@@ -71,9 +96,7 @@ class BodyState:
     def root_link_quat_w(self) -> torch.Tensor:
         return self._live_root_quat() if self._fixed is None else self._fixed[1].clone()
 
-    @fresh
-    def root_link_pose_w(self) -> torch.Tensor:
-        return torch.cat([self.root_link_pos_w, self.root_link_quat_w], dim=-1)
+    root_link_pose_w = joined("root_link_pos_w", "root_link_quat_w")
 
     @fresh
     def root_link_vel_w(self) -> torch.Tensor:
@@ -87,37 +110,18 @@ class BodyState:
     def root_com_quat_w(self) -> torch.Tensor:
         return quat_mul(self.root_link_quat_w, self._inertial_quat[0], self._order)
 
-    @fresh
-    def root_com_pose_w(self) -> torch.Tensor:
-        return torch.cat([self.root_com_pos_w, self.root_com_quat_w], dim=-1)
+    root_com_pose_w = joined("root_com_pos_w", "root_com_quat_w")
 
     @fresh
     def root_com_vel_w(self) -> torch.Tensor:
         return self._velocity("xipos", self._root, self._tree_root)
 
-    @fresh
-    def root_state_w(self) -> torch.Tensor:
-        return torch.cat([self.root_link_pose_w, self.root_com_vel_w], dim=-1)
-
-    @fresh
-    def root_link_state_w(self) -> torch.Tensor:
-        return torch.cat([self.root_link_pose_w, self.root_link_vel_w], dim=-1)
-
-    @fresh
-    def root_com_state_w(self) -> torch.Tensor:
-        return torch.cat([self.root_com_pose_w, self.root_com_vel_w], dim=-1)
-
-    @fresh
-    def root_link_lin_vel_b(self) -> torch.Tensor:
-        return self._to_root(self.root_link_lin_vel_w)
-
-    @fresh
-    def root_com_lin_vel_b(self) -> torch.Tensor:
-        return self._to_root(self.root_com_lin_vel_w)
-
-    @fresh
-    def root_com_ang_vel_b(self) -> torch.Tensor:
-        return self._to_root(self.root_com_ang_vel_w)
+    root_state_w = joined("root_link_pose_w", "root_com_vel_w")
+    root_link_state_w = joined("root_link_pose_w", "root_link_vel_w")
+    root_com_state_w = joined("root_com_pose_w", "root_com_vel_w")
+    root_link_lin_vel_b = in_root("root_link_lin_vel_w")
+    root_com_lin_vel_b = in_root("root_com_lin_vel_w")
+    root_com_ang_vel_b = in_root("root_com_ang_vel_w")
 
     @fresh
     def projected_gravity_b(self) -> torch.Tensor:
@@ -140,9 +144,7 @@ class BodyState:
     def body_link_quat_w(self) -> torch.Tensor:
         return ordered(self._xquat[:, self._ids], self._order)
 
-    @fresh
-    def body_link_pose_w(self) -> torch.Tensor:
-        return torch.cat([self.body_link_pos_w, self.body_link_quat_w], dim=-1)
+    body_link_pose_w = joined("body_link_pos_w", "body_link_quat_w")
 
     @fresh
     def body_link_vel_w(self) -> torch.Tensor:
@@ -156,51 +158,40 @@ class BodyState:
     def body_com_quat_w(self) -> torch.Tensor:
         return quat_mul(self.body_link_quat_w, self._inertial_quat, self._order)
 
-    @fresh
-    def body_com_pose_w(self) -> torch.Tensor:
-        return torch.cat([self.body_com_pos_w, self.body_com_quat_w], dim=-1)
+    body_com_pose_w = joined("body_com_pos_w", "body_com_quat_w")
 
     @fresh
     def body_com_vel_w(self) -> torch.Tensor:
         return self._velocity("xipos", self._ids, self._tree)
 
-    @fresh
-    def body_state_w(self) -> torch.Tensor:
-        return torch.cat([self.body_link_pose_w, self.body_com_vel_w], dim=-1)
-
-    @fresh
-    def body_link_state_w(self) -> torch.Tensor:
-        return torch.cat([self.body_link_pose_w, self.body_link_vel_w], dim=-1)
-
-    @fresh
-    def body_com_state_w(self) -> torch.Tensor:
-        return torch.cat([self.body_com_pose_w, self.body_com_vel_w], dim=-1)
-
+    body_state_w = joined("body_link_pose_w", "body_com_vel_w")
+    body_link_state_w = joined("body_link_pose_w", "body_link_vel_w")
+    body_com_state_w = joined("body_com_pose_w", "body_com_vel_w")
     # Parts and aliases ------------------------------------------------------------------------------------------------
 
-    root_link_lin_vel_w = property(lambda self: self.root_link_vel_w[..., :3])
-    root_link_ang_vel_w = property(lambda self: self.root_link_vel_w[..., 3:])
-    root_com_lin_vel_w = property(lambda self: self.root_com_vel_w[..., :3])
-    root_com_ang_vel_w = property(lambda self: self.root_com_vel_w[..., 3:])
-    root_link_ang_vel_b = property(lambda self: self.root_com_ang_vel_b)
-    root_pose_w = property(lambda self: self.root_link_pose_w)
-    root_pos_w = property(lambda self: self.root_link_pos_w)
-    root_quat_w = property(lambda self: self.root_link_quat_w)
-    root_vel_w = property(lambda self: self.root_com_vel_w)
-    root_lin_vel_w = property(lambda self: self.root_com_lin_vel_w)
-    root_ang_vel_w = property(lambda self: self.root_com_ang_vel_w)
-    root_lin_vel_b = property(lambda self: self.root_com_lin_vel_b)
-    root_ang_vel_b = property(lambda self: self.root_com_ang_vel_b)
-    body_link_lin_vel_w = property(lambda self: self.body_link_vel_w[..., :3])
-    body_link_ang_vel_w = property(lambda self: self.body_link_vel_w[..., 3:])
-    body_com_lin_vel_w = property(lambda self: self.body_com_vel_w[..., :3])
-    body_com_ang_vel_w = property(lambda self: self.body_com_vel_w[..., 3:])
-    body_pose_w = property(lambda self: self.body_link_pose_w)
-    body_pos_w = property(lambda self: self.body_link_pos_w)
-    body_quat_w = property(lambda self: self.body_link_quat_w)
-    body_vel_w = property(lambda self: self.body_com_vel_w)
-    body_lin_vel_w = property(lambda self: self.body_com_lin_vel_w)
-    body_ang_vel_w = property(lambda self: self.body_com_ang_vel_w)
+    root_link_lin_vel_w = linear("root_link_vel_w")
+    root_link_ang_vel_w = angular("root_link_vel_w")
+    root_com_lin_vel_w = linear("root_com_vel_w")
+    root_com_ang_vel_w = angular("root_com_vel_w")
+    root_link_ang_vel_b = alias("root_com_ang_vel_b")
+    root_pose_w = alias("root_link_pose_w")
+    root_pos_w = alias("root_link_pos_w")
+    root_quat_w = alias("root_link_quat_w")
+    root_vel_w = alias("root_com_vel_w")
+    root_lin_vel_w = alias("root_com_lin_vel_w")
+    root_ang_vel_w = alias("root_com_ang_vel_w")
+    root_lin_vel_b = alias("root_com_lin_vel_b")
+    root_ang_vel_b = alias("root_com_ang_vel_b")
+    body_link_lin_vel_w = linear("body_link_vel_w")
+    body_link_ang_vel_w = angular("body_link_vel_w")
+    body_com_lin_vel_w = linear("body_com_vel_w")
+    body_com_ang_vel_w = angular("body_com_vel_w")
+    body_pose_w = alias("body_link_pose_w")
+    body_pos_w = alias("body_link_pos_w")
+    body_quat_w = alias("body_link_quat_w")
+    body_vel_w = alias("body_com_vel_w")
+    body_lin_vel_w = alias("body_com_lin_vel_w")
+    body_ang_vel_w = alias("body_com_ang_vel_w")
 
     def _live_root_pos(self) -> torch.Tensor:
         return single(self._xpos[:, self._root])

@@ -51,13 +51,7 @@ class DirectRLEnv(EnvBase):
         self._check_action(action)
         self.actions = self._noisy(action, self.cfg.action_noise_model)
         self._pre_physics_step(self.actions)
-        if self.constant_over_decimation:
-            self._advance(self.cfg.decimation)
-        else:
-            for _ in range(self.cfg.decimation):
-                self._advance(1)
-        self._episode_length_buf += 1
-        self.common_step_counter += 1
+        self._advance(self.constant_over_decimation)
         dones = self._get_dones()
         if not isinstance(dones, (tuple, list)) or len(dones) != 2:
             where = f"{type(self).__name__}._get_dones"
@@ -76,11 +70,7 @@ class DirectRLEnv(EnvBase):
         if not math.isfinite(float(self.reward_buf.sum())):
             where = f"{type(self).__name__}._get_rewards"
             raise SpecMismatch("the result is not finite", where, "mend the reward")
-        self._finish_episodes(faults)
-        self.event_manager.apply("interval", dt=self.step_dt)
-        self.obs_buf = self._observe()
-        self.extras.setdefault("final_obs", self.obs_buf)
-        return self.obs_buf, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+        return self._end_step(faults)
 
     def _setup_scene(self) -> None:
         """Hook: add entities that `cfg.scene` does not hold."""
@@ -114,11 +104,8 @@ class DirectRLEnv(EnvBase):
         self.event_manager.reset(ids)
         self._episode_length_buf[ids] = 0
 
-    def _advance(self, count: int) -> None:
+    def _set_targets(self) -> None:
         self._apply_action()
-        self.scene.write_data_to_sim()
-        self.sim.step(count)
-        self.scene.update(self.physics_dt)
 
     def _observe(self) -> Observations:
         observations = self._get_observations()

@@ -51,13 +51,7 @@ class ManagerBasedRLEnv(EnvBase):
 
     def _step(self, action: torch.Tensor) -> StepReturn:
         self.action_manager.process_action(action)
-        if self.action_manager.constant_over_decimation:
-            self._advance(self.cfg.decimation)
-        else:
-            for _ in range(self.cfg.decimation):
-                self._advance(1)
-        self._counts += 1
-        self.common_step_counter += 1
+        self._advance(self.action_manager.constant_over_decimation)
         self.reset_buf = self.termination_manager.compute()
         faults = self._take_faults()
         if faults is not None:
@@ -69,18 +63,13 @@ class ManagerBasedRLEnv(EnvBase):
             self.reward_manager.discard(faults)
             self.reward_buf[faults] = 0.0
         self.reward_manager.check()
-        self._finish_episodes(faults)
-        self.command_manager.compute(self.step_dt)
-        self.event_manager.apply("interval", dt=self.step_dt)
-        self.obs_buf = self._observe()
-        self.extras.setdefault("final_obs", self.obs_buf)
-        return self.obs_buf, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+        return self._end_step(faults)
 
-    def _advance(self, count: int) -> None:
+    def _set_targets(self) -> None:
         self.action_manager.apply_action()
-        self.scene.write_data_to_sim()
-        self.sim.step(count)
-        self.scene.update(self.physics_dt)
+
+    def _after_resets(self) -> None:
+        self.command_manager.compute(self.step_dt)
 
     def _observe(self) -> Observations:
         return self.observation_manager.compute(update_history=True)

@@ -45,6 +45,7 @@ class EnvBase(gymnasium.Env):
     device = "cpu"
     observation_space: Any
     action_space: Any
+    event_manager: Any
 
     def __init__(self, cfg: EnvCfg, render_mode: str | None = None) -> None:
         unfilled = list(missing(cfg))
@@ -165,6 +166,10 @@ class EnvBase(gymnasium.Env):
     def _step(self, action: torch.Tensor) -> StepReturn:
         raise NotImplementedError
 
+    def _set_targets(self) -> None:
+        """Set targets from the step's action, before each physics step."""
+        raise NotImplementedError
+
     def _observe(self) -> Observations:
         raise NotImplementedError
 
@@ -189,6 +194,21 @@ class EnvBase(gymnasium.Env):
         self.scene.write_data_to_sim()
         self.sim.forward()
 
+    def _advance(self, constant_over_decimation: bool) -> None:
+        """Take the physics steps of one environment step, and count it.
+
+        Args:
+            constant_over_decimation: Whether targets are set once, and physics runs through in one call.
+        """
+        count = self.cfg.decimation if constant_over_decimation else 1
+        for _ in range(self.cfg.decimation // count):
+            self._set_targets()
+            self.scene.write_data_to_sim()
+            self.sim.step(count)
+            self.scene.update(self.physics_dt)
+        self._counts += 1
+        self.common_step_counter += 1
+
     def _take_faults(self) -> torch.Tensor | None:
         """[N] whether an environment diverged in this step; None if none did."""
         if not self.sim.any_fault:
@@ -198,6 +218,18 @@ class EnvBase(gymnasium.Env):
         self.sim.clear_faults()
         self.extras["faults"] = faults
         return faults
+
+    def _end_step(self, faults: torch.Tensor | None) -> StepReturn:
+        """Finish the episodes in `reset_buf`, and make the step's last changes and observation."""
+        self._finish_episodes(faults)
+        self._after_resets()
+        self.event_manager.apply("interval", dt=self.step_dt)
+        self.obs_buf = self._observe()
+        self.extras.setdefault("final_obs", self.obs_buf)
+        return self.obs_buf, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+
+    def _after_resets(self) -> None:
+        """Update what follows resets, before interval events."""
 
     def _finish_episodes(self, faults: torch.Tensor | None) -> None:
         """Publish the final observations, and reset the environments in `reset_buf`."""

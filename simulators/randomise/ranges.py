@@ -2,24 +2,57 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from annotated_types import Interval
+from pydantic import AfterValidator
 
 from embodied.errors import ConfigError, nearest
+from embodied.settings import configured, settings
 from embodied.spec import Stream
 
 MAX_LATENCY = 20
 Range = tuple[float, float]
 Steps = tuple[int, int]
-
 Extent = float | Range
 """The largest change either way, or the least and the largest."""
 
-_FACTORS = {"friction": (0.01, 10.0), "mass": (0.1, 10.0), "gains": (0.1, 10.0), "light": (0.0, 10.0)}
-_SIZES = {"colour": 1.0, "light_dir": math.pi / 2, "camera_pos": 1.0, "camera_rot": 1.0}
+
+def _in_order(low: float, high: float) -> AfterValidator:
+    """Check of a pair: ascending, and within `low` to `high`."""
+
+    def check(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        if not low <= pair[0] <= pair[1] <= high:
+            raise ValueError
+        return pair
+
+    return AfterValidator(check)
 
 
-@dataclass(frozen=True)
+def _sized(most: float) -> AfterValidator:
+    """Check of an extent: up to `most`; a least change of 0 is left out."""
+
+    def check(extent: Extent) -> Extent:
+        least, largest = extent if isinstance(extent, tuple) else (0.0, extent)
+        if not 0 <= least <= largest <= most:
+            raise ValueError
+        return extent if least else largest
+
+    return AfterValidator(check)
+
+
+Friction = Annotated[Range, _in_order(0.01, 10.0), "the lowest and highest factor, 0.01 to 10, such as [0.8, 1.2]"]
+Factor = Annotated[Range, _in_order(0.1, 10.0), "the lowest and highest factor, 0.1 to 10, such as [0.8, 1.2]"]
+Light = Annotated[Range, _in_order(0.0, 10.0), "the lowest and highest factor, 0 to 10, such as [0.8, 1.2]"]
+Change = Annotated[Extent, _sized(1.0), "from 0 to 1: the largest change, or the least and the largest"]
+Turn = Annotated[Extent, _sized(math.pi / 2), "from 0 to 1.571 rad: the largest turn, or the least and the largest"]
+Latency = Annotated[
+    Steps, _in_order(0, MAX_LATENCY), f"the fewest and most control steps, 0 to {MAX_LATENCY}, such as [0, 2]"
+]
+Deviation = Annotated[float, Interval(ge=0, le=1e3)]
+
+
+@settings("randomise")
 class Ranges:
     """Ranges of values drawn uniformly for each episode; a default leaves a value unchanged.
 
@@ -42,36 +75,32 @@ class Ranges:
             others being on time; until then the first observation is seen.
     """
 
-    friction: Range | None = None
-    mass: Range | None = None
-    gains: Range | None = None
-    colour: Extent = 0.0
-    light: Range | None = None
-    light_dir: Extent = 0.0
-    camera_pos: Extent = 0.0
-    camera_rot: Extent = 0.0
-    sensor_noise: float | Mapping[str, float] = 0.0
-    action_latency: Steps = (0, 0)
-    observation_latency: Steps | Mapping[str, Steps] = (0, 0)
+    friction: Friction | None = None
+    mass: Factor | None = None
+    gains: Factor | None = None
+    colour: Change = 0.0
+    light: Light | None = None
+    light_dir: Turn = 0.0
+    camera_pos: Change = 0.0
+    camera_rot: Change = 0.0
+    sensor_noise: (
+        Annotated[Deviation, "one share of each reading,"]
+        | Annotated[Mapping[str, Deviation], "by stream, such as {joint_pos: 0.005}"]
+    ) = 0.0
+    action_latency: Latency = (0, 0)
+    observation_latency: Latency | Annotated[Mapping[str, Latency], "by stream"] = (0, 0)
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any] | None) -> Self:
+    def read(cls, given: Mapping[str, Any] | None) -> Self:
         """Settings of a config, such as `{friction: [0.7, 1.3], action_latency: [0, 2]}`; None for nothing.
 
         Raises:
             ConfigError: An unknown key, or a value that is no range or out of bounds.
         """
-        if settings is not None and not isinstance(settings, Mapping):
+        if given is not None and not isinstance(given, Mapping):
             fix = "give a mapping such as {friction: [0.7, 1.3]}, or null"
-            raise ConfigError(f"randomise cannot be {settings!r}", "randomise", fix)
-        known = [field.name for field in fields(cls)]
-        values: dict[str, Any] = {}
-        for key, value in (settings or {}).items():
-            if key not in known:
-                raise ConfigError(f"nothing called {key!r} is randomised", f"randomise.{key}", nearest(key, known))
-            if value is not None:
-                values[key] = _READERS[key](key, value)
-        return cls(**values)
+            raise ConfigError(f"randomise cannot be {given!r}", "randomise", fix)
+        return configured(cls, {key: value for key, value in (given or {}).items() if value is not None}, "randomise")
 
     @property
     def any(self) -> bool:
@@ -95,57 +124,3 @@ class Ranges:
                 if name not in by_name:
                     where = f"randomise.sensor_noise.{name}"
                     raise ConfigError(f"no float stream is called {name!r}", where, nearest(name, by_name))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _factor(key: str, value: Any) -> Range:
-    low, high = _FACTORS[key]
-    if not _pair(value) or not low <= value[0] <= value[1] <= high:
-        fix = f"give the lowest and highest factor, {low:g} to {high:g}, such as [0.8, 1.2]"
-        raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
-    return float(value[0]), float(value[1])
-
-
-def _size(key: str, value: Any) -> Extent:
-    ends = value if _pair(value) else [0.0, value]
-    if not _number(ends[1]) or not 0 <= ends[0] <= ends[1] <= _SIZES[key]:
-        fix = f"give a number from 0 to {_SIZES[key]:.4g}, or the least and the largest change"
-        raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
-    return (float(ends[0]), float(ends[1])) if ends[0] else float(ends[1])
-
-
-def _latencies(key: str, value: Any) -> Steps | dict[str, Steps]:
-    if not isinstance(value, Mapping):
-        return _latency(key, value)
-    return {str(name): _latency(f"{key}.{name}", steps) for name, steps in value.items()}
-
-
-def _latency(key: str, value: Any) -> Steps:
-    if not _pair(value) or not all(isinstance(n, int) for n in value) or not 0 <= value[0] <= value[1] <= MAX_LATENCY:
-        fix = f"give the fewest and most control steps, 0 to {MAX_LATENCY}, such as [0, 2]"
-        raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
-    return value[0], value[1]
-
-
-def _noise(key: str, value: Any) -> float | dict[str, float]:
-    given = value.values() if isinstance(value, Mapping) else [value]
-    if not all(_number(n) and 0 <= n <= 1e3 for n in given):
-        fix = "give one share, or standard deviations by stream, such as {joint_pos: 0.005}"
-        raise ConfigError(f"{key} cannot be {value!r}", f"randomise.{key}", fix)
-    return {str(name): float(n) for name, n in value.items()} if isinstance(value, Mapping) else float(value)
-
-
-def _pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(_number(n) for n in value)
-
-
-_READERS = {
-    **dict.fromkeys(_FACTORS, _factor),
-    **dict.fromkeys(_SIZES, _size),
-    "action_latency": _latency,
-    "observation_latency": _latencies,
-    "sensor_noise": _noise,
-}

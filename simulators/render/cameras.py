@@ -1,7 +1,7 @@
 """Cameras of a batch of environments: pictures, depth and segmentation from the batch's arrays."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import mujoco
@@ -51,11 +51,16 @@ class Cameras:
         names = [f"{view.camera}_{kind}" for view in self._views for kind in view.kinds]
         if not 1 <= len(self._views) <= MAX_VIEWS or len(set(names)) < len(names):
             raise ConfigError(f"views {names}", "cameras", f"give 1 to {MAX_VIEWS} views, each stream once")
-        self.streams: Streams = tuple(_stream(view, kind) for view in self._views for kind in view.kinds)
+        self.streams = self.streams_of(None)
         self._bytes = sum(stream.size * np.dtype(stream.dtype).itemsize for stream in self.streams)
         self.renderer = choose(model, renderer)
         self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
         self.fields = self._painter.fields
+
+    def streams_of(self, cameras: Collection[str] | None) -> Streams:
+        """Streams of the views from the named cameras; of all views for None."""
+        chosen = [view for view in self._views if cameras is None or view.camera in cameras]
+        return tuple(_stream(view, kind) for view in chosen for kind in view.kinds)
 
     def check_memory(self, envs: int) -> None:
         """Raise a `ConfigError` if the pictures of `envs` environments would take more than 16 GiB."""

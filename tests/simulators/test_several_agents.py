@@ -1,12 +1,16 @@
 """Environments of several agents: their own streams, actions and ends, and the parking of those that have ended."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from embodied.data import Outcome, RewardStatus, Rule
 from embodied.errors import SpecMismatch
+from simulators.env import BatchEnv
 from simulators.one_agent import OneAgentEnv
 from simulators.randomise.ranges import Ranges
+from simulators.render.cameras import Cameras, View
 from simulators.replay import replay, state_hash
 from tests.simulators.two_agents import AGENTS, TwoAgents, actions, make
 
@@ -283,3 +287,33 @@ def test_a_stream_that_comes_late_tells_its_own_capture_time():
         np.testing.assert_array_equal(seen.streams["position"], prompt.agents["crane"].observation.streams["position"])
         if t >= 2:
             np.testing.assert_array_equal(seen.streams["pixels"], kept[t - 2])
+
+
+class WithCameras(TwoAgents):
+    """The task whose slider senses one camera, and whose crane senses all."""
+
+    cameras: ClassVar = {"slider": ("near",)}
+
+
+def test_an_agent_senses_the_cameras_that_its_task_names():
+    task = WithCameras()
+    cameras = Cameras(task.model, [View(name, 16, 16, ("rgb",)) for name in ("above", "near")], "ray", 1)
+    env = BatchEnv(task, 3, 1, cameras=cameras)
+    pictures = {name: {"near_rgb"} if name == "slider" else {"above_rgb", "near_rgb"} for name in AGENTS}
+    first, _ = env.reset(np.arange(3))
+    seen = env.step(actions(env, 0)).agents
+    for name, agent in AGENTS.items():
+        own = {stream.name for stream in agent.observations}
+        assert {stream.name for stream in env.spec.agents[name].observations} == own | pictures[name]
+        assert first[name].streams.keys() == seen[name].observation.streams.keys() == own | pictures[name]
+    near = [agent.observation.streams["near_rgb"] for agent in seen.values()]
+    np.testing.assert_array_equal(*near)
+    assert near[0] is not near[1] and near[0].std() > 0
+    env.close()
+
+
+def test_cameras_of_an_unknown_agent_are_refused():
+    task = TwoAgents()
+    task.cameras = {"slder": ("near",)}
+    with pytest.raises(SpecMismatch, match="slder"):
+        BatchEnv(task, 1, 1)

@@ -20,6 +20,8 @@ MODEL = """
 <mujoco>
   <option timestep="0.01" gravity="0 0 0" integrator="implicitfast"/>
   <worldbody>
+    <camera name="above" pos="0 0.5 3"/>
+    <camera name="near" pos="0 0.5 2"/>
     <body><joint name="slider" type="slide" axis="1 0 0" damping="1"/><geom size="0.05" mass="0.1"/></body>
     <body pos="0 1 0">
       <joint name="crane_x" type="slide" axis="1 0 0" damping="1"/>
