@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from embodied.errors import ConfigError, nearest
+from embodied.settings import validated
 from simulators import tasks
 from simulators.env import BatchEnv
 from simulators.randomise.ranges import Ranges
@@ -48,6 +49,7 @@ def make_task(name: str, also: Iterable[str] = (), phrasings: str | None = None,
     return made
 
 
+@validated("env", "cameras", "images")
 def make_env(
     task: str,
     num_envs: int,
@@ -61,7 +63,7 @@ def make_env(
     first: int = 0,
     **options: Any,
 ) -> BatchEnv:
-    """Build `num_envs` envs of a task.
+    """Build `num_envs` environments of a task.
 
     Args:
         task: Its name.
@@ -80,19 +82,6 @@ def make_env(
     own = [name for name, p in inspect.signature(make_env).parameters.items() if p.kind is not p.VAR_KEYWORD]
     made = make_task(task, also=own, **options)
     ranges = Ranges.read(randomise)
-    names, kinds = _words(cameras, "cameras"), _words(images, "images")
-    views = [View(name, pixels, pixels, tuple(kinds)) for name in names]
+    views = [View(name, pixels, pixels, tuple(images)) for name in cameras]
     seen = Cameras(made.model, views, renderer, num_threads) if views else None
     return BatchEnv(made, num_envs, num_threads, seed, seen, ranges, first)
-
-
-def _words(value: Any, key: str) -> list[str]:
-    """A word or a list of words as a list.
-
-    Raises:
-        ConfigError: It is something else.
-    """
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{key} cannot be {value!r}", f"env.{key}", "give a list of names; [] for none")
-    return list(words)

@@ -54,10 +54,7 @@ def load_chain(path: Path, tip: str = "ee") -> Chain:
         ConfigError: The file is no MJCF, has no such site, or uses another form.
     """
     where = str(path.name)
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError) as error:
-        raise ConfigError(f"cannot read a robot description: {error}", where, "give an MJCF file") from None
+    root = read_description(path)
     world = root.find("worldbody")
     branch = _branch(world, tip) if world is not None else None
     compiler = root.find("compiler")
@@ -138,6 +135,18 @@ def _joint_defaults(root: ElementTree.Element) -> dict[str, Attributes]:
     for top in root.findall("default"):
         visit(top, {})
     return found
+
+
+def read_description(path: Path) -> ElementTree.Element:
+    """Root element of a description.
+
+    Raises:
+        ConfigError: The file is missing or no MJCF.
+    """
+    try:
+        return ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise ConfigError(f"cannot read a robot description: {error}", path.name, "give an MJCF file") from None
 
 
 def numeric(root: ElementTree.Element, name: str, count: int, where: str) -> NDArray[np.float64]:

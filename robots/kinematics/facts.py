@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError
-from robots.kinematics.chain import numeric
+from robots.kinematics.chain import numeric, read_description
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,7 @@ def load_facts(path: Path) -> Facts:
         ConfigError: The file is no MJCF, or lacks one of them.
     """
     where = path.name
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError) as error:
-        raise ConfigError(f"cannot read a robot description: {error}", where, "give an MJCF file") from None
+    root = read_description(path)
     texts = {text.get("name"): text.get("data", "") for text in root.iterfind("custom/text")}
     joints = tuple(texts.get("gripper", "").split())
     if not joints:

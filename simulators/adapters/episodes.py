@@ -53,7 +53,7 @@ class Episodes:
 
 
 def row(infos: Info, env: int) -> Info:
-    """One env's part of `Episodes.rows`: Python's own numbers where they have the same type, else numpy's."""
+    """One environment's part of `Episodes.rows`: Python's own numbers where they have the same type, else numpy's."""
     return {
         name: row(values, env) if isinstance(values, dict) else _value(values[env]) for name, values in infos.items()
     }

@@ -1,24 +1,27 @@
 """Pictures of environments for people, as `render_mode="rgb_array"` asks for them."""
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
+from embodied.settings import validated
 from simulators.env import BatchEnv
-from simulators.render.gl import find_gl
+from simulators.render.gl import check_renderer, find_gl
 from simulators.render.ray import camera_id
-from simulators.render.video import RENDERERS, drawing
+from simulators.render.video import drawing
 
 RENDER_MODES = ["rgb_array"]
-MAX_PIXELS = 4096  # as the renderers
+Pixels = Annotated[int, Interval(ge=2, le=4096)]
+"""Width or height that the renderers draw."""
 DEFAULT_CAMERAS = ("video", "front")
 
 
 class Pictures:
-    """Draws the environments of an environment, in the model's own colours whatever is randomised.
+    """Draws a batch of environments, in the model's own colours whatever is randomised.
 
     Nothing is prepared until the first picture.
 
@@ -34,23 +37,20 @@ class Pictures:
         ConfigError: Unknown render mode, camera or renderer, or a size out of range.
     """
 
+    @validated("", "width", "height")
     def __init__(
         self,
         env: BatchEnv,
         render_mode: str | None,
         camera: str = "",
-        width: int = 640,
-        height: int = 480,
+        width: Pixels = 640,
+        height: Pixels = 480,
         renderer: str = "auto",
     ) -> None:
         model, task = env.task.model, f"task {env.spec.task}"
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ConfigError(f"unknown render_mode {render_mode!r}", task, nearest(render_mode, RENDER_MODES))
-        if renderer not in RENDERERS:
-            raise ConfigError(f"unknown renderer {renderer!r}", task, nearest(renderer, RENDERERS))
-        for name, value in (("width", width), ("height", height)):
-            if not isinstance(value, int | np.integer) or not 2 <= value <= MAX_PIXELS:
-                raise ConfigError(f"{name} cannot be {value!r}", task, f"choose 2 to {MAX_PIXELS} pixels")
+        check_renderer(renderer)
         known = [model.camera(i).name for i in range(model.ncam)]
         camera = camera or next((name for name in DEFAULT_CAMERAS if name in known), next(iter(known), ""))
         camera_id(model, camera)

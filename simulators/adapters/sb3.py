@@ -22,7 +22,7 @@ Indices = None | int | Iterable[int]
 
 
 class Sb3VecEnv(VecEnv):
-    """The environments of an environment, for `MultiInputPolicy`: the streams by name, actions in physical units.
+    """Environments of one batch, for `MultiInputPolicy`: the streams by name, actions in physical units.
 
     An ended episode is followed by the next in the same step, and its last observation is in
     `infos[i]["terminal_observation"]`, beside `TimeLimit.truncated` (also after a fault of the simulator, whose reward
@@ -30,7 +30,8 @@ class Sb3VecEnv(VecEnv):
     `Episodes.rows`.
 
     Args:
-        env: Its envs, from `simulators.make.make_env`. `VecEnv.seed` seeds it; an environment's own seed holds else.
+        env: The environments, from `simulators.make.make_env`. Their own seed holds until
+            `VecEnv.seed` gives another.
         streams: Names of the streams to observe; None for all of them, the words of an instruction as bytes included.
         render_mode: `rgb_array` or None.
         camera: What `render` looks through; empty for `video`, or `front` where there is none.
@@ -67,7 +68,7 @@ class Sb3VecEnv(VecEnv):
         super().__init__(env.num_envs, Dict({name: space[name] for name in self._names}), action_space(agent))
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seeds of the envs' next episodes: `seed` and those that follow it, or drawn ones.
+        """Seeds of the environments' next episodes: `seed` and those that follow it, or drawn ones.
 
         Raises:
             ConfigError: They are no integers from 0 to 2^63 - 1.
@@ -140,13 +141,13 @@ class Sb3VecEnv(VecEnv):
             ConfigError: Only some environments are named.
         """
         if len(list(self._get_indices(indices))) != self.num_envs:
-            raise ConfigError(f"{attr_name} is shared by all envs", "set_attr", "leave indices out")
+            raise ConfigError(f"{attr_name} is shared by all environments", "set_attr", "leave indices out")
         setattr(self._owner(attr_name), attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environment once, such as `expert`, and give each env's row of the array it returns."""
+        """Call a method of the batch once, such as `expert`; returns the row of each environment in its result."""
         result = getattr(self._owner(method_name), method_name)(*method_args, **method_kwargs)
         rows = isinstance(result, np.ndarray) and len(result) == self.num_envs
         return [result[env] if rows else result for env in self._get_indices(indices)]

@@ -1,4 +1,4 @@
-"""An environment's streams as gymnasium's spaces, and actions as envs take them."""
+"""An environment's streams as gymnasium's spaces, and actions as environments take them."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ Flags = NDArray[np.bool_]
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A task for `num_envs` envs; each gives what a `SingleEnv` of its seed gives, number for number.
+    """A task in `num_envs` environments; each gives what a `SingleEnv` of its seed gives, number for number.
 
     An ended episode is followed by the next in the same step: `infos["final_obs"]` and `infos["final_info"]` hold the
     last of the old one, as gymnasium's own vector environments have them with `AutoresetMode.SAME_STEP`.
@@ -75,7 +75,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each env's generator, which draws the seeds of its later episodes."""
+        """Each environment's generator, which draws the seeds of its later episodes."""
         return tuple(generator for generator, _ in self._generators)
 
     @property

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.errors import ConfigError, InfrastructureError, nearest
+from embodied.settings import ThreadsOrAll, validated
 from embodied.spec import Stream, Streams
 from simulators.render.appearance import beyond_rays, patterned
-from simulators.render.gl import GL_PACKAGES, find_gl
+from simulators.render.gl import GL_PACKAGES, check_renderer, find_gl
 from simulators.render.gl_views import GLPainter
 from simulators.render.looks import Looks, turned
 from simulators.render.ray import camera_id
 from simulators.render.ray_views import RayPainter
 from simulators.render.view import KINDS, Fields, Painter, View
 
-RENDERERS = ("auto", "ray", "gl", "quality")
 MIN_SIDE, MAX_SIDE, MAX_VIEWS, MAX_BYTES = 8, 2048, 16, 2**34
 
 
@@ -43,9 +43,10 @@ class Cameras:
         InfrastructureError: GL is needed and none works here.
     """
 
-    def __init__(self, model: mujoco.MjModel, views: Sequence[View], renderer: str = "auto", threads: int = 0) -> None:
-        if not 0 <= threads <= 1024:
-            raise ConfigError(f"{threads} render threads", "threads", "choose 0 (one per CPU) to 1024")
+    @validated("render", "threads")
+    def __init__(
+        self, model: mujoco.MjModel, views: Sequence[View], renderer: str = "auto", threads: ThreadsOrAll = 0
+    ) -> None:
         self._model, self._views = model, tuple(views)
         self._cameras = [_checked(model, view) for view in self._views]
         names = [f"{view.camera}_{kind}" for view in self._views for kind in view.kinds]
@@ -115,8 +116,7 @@ def choose(model: mujoco.MjModel, renderer: str) -> str:
     Raises:
         ConfigError, InfrastructureError: As `Cameras`.
     """
-    if renderer not in RENDERERS:
-        raise ConfigError(f"unknown renderer {renderer!r}", "renderer", nearest(renderer, RENDERERS))
+    check_renderer(renderer)
     beyond = beyond_rays(model)
     if renderer == "ray" and beyond:
         raise ConfigError(f"the ray caster cannot draw {beyond}", "renderer", "use gl, or auto")

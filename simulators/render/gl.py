@@ -15,10 +15,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, InfrastructureError
+from embodied.errors import ConfigError, InfrastructureError, nearest
 from simulators.render.ray import camera_id
 
 BACKENDS = ("egl", "osmesa")
+RENDERERS = ("auto", "ray", "gl", "quality")
 GL_PACKAGES = "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 GL_HINT = f"for full-quality videos: {GL_PACKAGES}"
 _PROBE_S = 30.0
@@ -42,6 +43,12 @@ mujoco.mjr_render(rect, scene, gl)
 mujoco.mjr_readPixels(image, None, rect, gl)
 print("drawn" if image[3:5, 3:5].min() > 40 else "dark", flush=True)
 """
+
+
+def check_renderer(renderer: str) -> None:
+    """Raise `ConfigError` unless a renderer has this name."""
+    if renderer not in RENDERERS:
+        raise ConfigError(f"unknown renderer {renderer!r}", "renderer", nearest(renderer, RENDERERS))
 
 
 def find_gl() -> str | None:

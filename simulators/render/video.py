@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from embodied.data import Outcome
-from embodied.errors import ConfigError, DataError, nearest
+from embodied.errors import ConfigError, DataError
 from simulators.render.encode import Mp4Writer
-from simulators.render.gl import GL_HINT, GLRenderer, find_gl
+from simulators.render.gl import GL_HINT, GLRenderer, check_renderer, find_gl
 from simulators.render.ray import RayCaster, camera_id
 
-RENDERERS = ("auto", "ray", "gl", "quality")
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _SINGLE, _TILE = (640, 480), (480, 360)
 _SEQUENTIAL, _TILES = 3, 6
@@ -82,8 +81,7 @@ def write_video(
         DataError: States that are not of this model.
         InfrastructureError: `gl` or `quality` without a GL that works, or the encoder failed.
     """
-    if renderer not in RENDERERS:
-        raise ConfigError(f"unknown renderer {renderer!r}", "renderer", nearest(renderer, RENDERERS))
+    check_renderer(renderer)
     if not clips or not 1 <= fps <= 120:
         raise ConfigError(f"no video of {len(clips)} clips at {fps} fps", str(path), "give clips, and 1 to 120 fps")
     camera_id(model, camera)

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, nearest
+from embodied.settings import validated
 from embodied.spec import EnvSpec
 
 Streams = dict[str, NDArray[Any]]
@@ -89,7 +91,10 @@ def suite_names() -> list[str]:
     return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
 
 
-def load_suite(env: str, options: Mapping[str, Any], pixels: int = 0) -> Suite:
+@validated("env", "pixels")
+def load_suite(
+    env: str, options: Mapping[str, Any], pixels: Annotated[int, Interval(ge=0, le=4096), "0 for no images"] = 0
+) -> Suite:
     """The suite that makes `env`, `<suite>:<id>`.
 
     Args:
@@ -104,8 +109,6 @@ def load_suite(env: str, options: Mapping[str, Any], pixels: int = 0) -> Suite:
     suite, colon, id = env.partition(":")
     if not (suite and colon and id):
         raise ConfigError(f"{env!r} names no environment", "env", "write <suite>:<id>, such as gymnasium:FetchPush-v4")
-    if not 0 <= pixels <= 4096:
-        raise ConfigError(f"{pixels} pixels", "pixels", "choose 0 (no images) to 4096")
     if "." not in suite and suite not in suite_names():
         raise ConfigError(f"no suite is called {suite!r}", f"env {env}", nearest(suite, suite_names()))
     path = suite if "." in suite else f"{__package__}.{suite}{SUFFIX}"

@@ -65,7 +65,7 @@ def test_an_episodes_seed_alone_draws_its_start():
     assert np.array_equal(starts.drawn["cube_yaw"][1], others.drawn["cube_yaw"][1])
 
 
-def test_unseeded_episodes_follow_from_seed_body_and_episode():
+def test_unseeded_episodes_follow_from_seed_env_and_episode():
     seeds = [make_env("reach", 3, seed=seed).reset()[1].seeds for seed in (5, 5, 6)]
     assert np.array_equal(seeds[0], seeds[1]) and not np.array_equal(seeds[0], seeds[2])
     env = make_env("reach", 3, seed=5)
@@ -154,7 +154,7 @@ def test_branches_from_a_snapshot_continue_bit_for_bit(name):
         assert all(np.array_equal(a, b) and np.array_equal(a, c) for a, b, c in zip(one, two, three, strict=True))
 
 
-def test_one_state_branches_into_many_bodies():
+def test_one_state_branches_into_many_environments():
     env = make_env("lift_cube", 5, seed=8)
     OneAgentEnv(env).reset()
     run(env, 10, 0)
@@ -187,7 +187,7 @@ def test_a_foreign_snapshot_or_ids_are_refused():
 
 
 @pytest.mark.parametrize("poison", ["action", "state", "raised"])
-def test_a_diverged_body_is_a_fault_and_leaves_the_others_alone(poison, monkeypatch):
+def test_a_diverged_environment_is_a_fault_and_leaves_the_others_alone(poison, monkeypatch):
     clean, env = (make_env("lift_cube", 4, seed=1) for _ in range(2))
     for one in (clean, env):
         OneAgentEnv(one).reset()
@@ -225,7 +225,7 @@ def test_a_diverged_body_is_a_fault_and_leaves_the_others_alone(poison, monkeypa
     assert not OneAgentEnv(env).step(OneAgentEnv(env).expert()).ended.size and env.faults == 1
 
 
-def test_a_fault_without_autoreset_parks_the_body():
+def test_a_fault_without_autoreset_parks_the_environment():
     env = make_env("reach", 2)
     env.autoreset = False
     OneAgentEnv(env).reset()
@@ -242,7 +242,7 @@ def test_a_fault_without_autoreset_parks_the_body():
     assert env.faults == 2
 
 
-def test_what_is_out_of_range_is_clipped():
+def test_actions_out_of_range_are_clipped():
     env, other = make_env("lift_cube", 2, seed=1), make_env("lift_cube", 2, seed=1)
     OneAgentEnv(env).reset()
     OneAgentEnv(other).reset()
@@ -295,7 +295,7 @@ def test_a_task_that_does_not_observe_its_spec_is_named():
 
 
 @pytest.mark.parametrize(("field", "value"), [("qpos", np.nan), ("qvel", np.nan), ("qpos", 1e30), ("qvel", 9e9)])
-def test_every_divergence_of_a_body_is_seen(field, value):
+def test_every_divergence_of_an_environment_is_seen(field, value):
     env = make_env("lift_cube", 3)
     OneAgentEnv(env).reset([1, 2, 3])
     idle = np.zeros((3, 4), np.float32)
@@ -335,12 +335,12 @@ def test_snapshots_of_other_streams_and_impossible_ones_are_refused():
         ({"num_threads": None}, "num_threads cannot be null"),
         ({"seed": 1.5}, "seed cannot be 1.5"),
         ({"cameras": [None]}, "cameras cannot be"),
-        ({"cameras": None}, "cameras cannot be None"),
-        ({"cameras": ["front"], "images": None}, "images cannot be None"),
+        ({"cameras": None}, "cameras cannot be null"),
+        ({"cameras": ["front"], "images": None}, "images cannot be null"),
         ({"control": []}, r"unknown control \[\]"),
         ({"num_envs": 65536, "cameras": ["front"], "pixels": 2048}, "take 768 GiB"),
     ],
 )
-def test_what_is_of_a_wrong_type_or_size_is_named(wrong, named):
+def test_a_wrong_type_or_size_is_named(wrong, named):
     with pytest.raises(ConfigError, match=named):
         make_env("lift_cube", **({"num_envs": 1} | wrong))

@@ -24,11 +24,11 @@ def test_recorded_episodes_replay_bit_for_bit(name):
         applied.append(result.applied)
         states.append(env.batch.state.copy())
     assert lengths.max() >= 6
-    for body in range(5):
-        length = lengths[body]
-        controls = np.stack([row[body] for row in applied[:length]])
-        again = replay(env.task.model, begin[body], controls, env.task.substeps)
-        assert np.array_equal(again, np.stack([row[body] for row in states[: length + 1]]))
+    for env_id in range(5):
+        length = lengths[env_id]
+        controls = np.stack([row[env_id] for row in applied[:length]])
+        again = replay(env.task.model, begin[env_id], controls, env.task.substeps)
+        assert np.array_equal(again, np.stack([row[env_id] for row in states[: length + 1]]))
 
 
 def test_an_episode_started_by_autoreset_replays_too():
@@ -37,16 +37,16 @@ def test_an_episode_started_by_autoreset_replays_too():
     starts, applied = {}, {}
     for _ in range(60):
         result = OneAgentEnv(env).step(OneAgentEnv(env).expert())
-        for body in applied:
-            applied[body].append(result.applied[body])
-            if body in result.ended:
-                final = replay(env.task.model, starts[body], np.stack(applied[body]), env.task.substeps)[-1]
-                at = list(result.ended).index(body)
+        for env_id in applied:
+            applied[env_id].append(result.applied[env_id])
+            if env_id in result.ended:
+                final = replay(env.task.model, starts[env_id], np.stack(applied[env_id]), env.task.substeps)[-1]
+                at = list(result.ended).index(env_id)
                 assert np.array_equal(final[1:8].astype(np.float32), result.final["joint_pos"][at])
                 return
         if result.started is not None:
-            for at, body in enumerate(result.started.ids):
-                starts[body], applied[body] = result.started.state[at], []
+            for at, env_id in enumerate(result.started.ids):
+                starts[env_id], applied[env_id] = result.started.state[at], []
     raise AssertionError("no second episode ended")
 
 

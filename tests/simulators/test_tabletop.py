@@ -62,7 +62,7 @@ def test_phrasings_held_out_are_never_drawn_in_training():
     )
 
 
-def test_phrasings_that_are_none_are_named(monkeypatch):
+def test_unknown_phrasings_are_named(monkeypatch):
     with pytest.raises(ConfigError, match="did you mean unseen"):
         make_task("lift_cube", phrasings="unsen")
     with pytest.raises(ConfigError, match="draws no phrasings"):

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from embodied.errors import ConfigError, SpecMismatch, nearest
+from embodied.errors import SpecMismatch
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.env_base import EnvBase
 from simulators.isaac.kernels import total
-from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
 from simulators.isaac.simulation import EnvIds, as_action, numbers, rows
 
 
@@ -65,11 +65,7 @@ class ActionManager(ManagerBase):
         super().__init__(cfg, env)
         self._by_name: dict[str, ActionTerm] = {}
         for name, term in self._terms(cfg, ActionTermCfg):
-            check_class(term.class_type, ActionTerm, f"action {name}")
-            try:
-                self._by_name[name] = term.class_type(term, env)
-            except ConfigError as error:
-                raise within(f"action {name}", error) from None
+            self._by_name[name] = self._made(name, term, ActionTerm)
         self._stateful = list(self._by_name.values())
         self.action = torch.zeros(self.num_envs, self.total_action_dim)
         self.prev_action = torch.zeros_like(self.action)
@@ -97,9 +93,7 @@ class ActionManager(ManagerBase):
 
     def get_term(self, name: str) -> ActionTerm:
         """Raises `ConfigError` if there is none of this name."""
-        if name not in self._by_name:
-            raise ConfigError(f"no action is called {name!r}", "action_manager", nearest(name, self._by_name))
-        return self._by_name[name]
+        return self._named(self._by_name, name)
 
     def process_action(self, action: torch.Tensor) -> None:
         """Take the step's action [N, D].

@@ -2,9 +2,9 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, TypeVar
 
 from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import JointedEntityCfg, ManagerTermBaseCfg, SceneEntityCfg
@@ -14,18 +14,15 @@ from simulators.isaac.env_base import EnvBase
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.simulation import EnvIds
 
+T = TypeVar("T")
+Term = TypeVar("Term", bound="ManagerTermBase")
 ENTITIES = (SceneEntityCfg, "SceneEntityCfg", JointedEntityCfg)
 
 
-class ManagerTermBase:
-    """Base of terms that are classes: made once with (cfg, env), then called as a function term is.
+class _OfEnv:
+    """Part of an environment."""
 
-    Attributes:
-        cfg: The term's configuration.
-    """
-
-    def __init__(self, cfg: Any, env: EnvBase) -> None:
-        self.cfg, self._env = cfg, env
+    _env: EnvBase
 
     @property
     def num_envs(self) -> int:
@@ -35,6 +32,17 @@ class ManagerTermBase:
     def device(self) -> str:
         return self._env.device
 
+
+class ManagerTermBase(_OfEnv):
+    """Base of terms that are classes: made once with (cfg, env), then called as a function term is.
+
+    Attributes:
+        cfg: The term's configuration.
+    """
+
+    def __init__(self, cfg: Any, env: EnvBase) -> None:
+        self.cfg, self._env = cfg, env
+
     def reset(self, env_ids: EnvIds = None) -> Any:
         """Clear state of previous episodes. Results of action terms are ignored, those of command terms logged."""
 
@@ -42,7 +50,7 @@ class ManagerTermBase:
         raise NotImplementedError
 
 
-class ManagerBase:
+class ManagerBase(_OfEnv):
     """Terms by name.
 
     Raises:
@@ -55,14 +63,6 @@ class ManagerBase:
     def __init__(self, cfg: Any, env: EnvBase) -> None:
         self.cfg, self._env = cfg, env
         self._stateful: list[ManagerTermBase] = []
-
-    @property
-    def num_envs(self) -> int:
-        return self._env.num_envs
-
-    @property
-    def device(self) -> str:
-        return self._env.device
 
     @property
     def active_terms(self) -> Any:
@@ -80,6 +80,22 @@ class ManagerBase:
         for term in self._stateful:
             term.reset(env_ids=env_ids)
         return {}
+
+    def _named(self, terms: Mapping[str, T], name: str) -> T:
+        """The term of this name; raises `ConfigError` if there is none."""
+        if name not in terms:
+            raise ConfigError(f"no {self.kind} is called {name!r}", f"{self.kind}_manager", nearest(name, terms))
+        return terms[name]
+
+    def _made(self, name: str, term: Any, base: type[Term]) -> Term:
+        """The object of a term's `class_type`, which derives from `base`."""
+        where, kind = f"{self.kind} {name}", term.class_type
+        if not inspect.isclass(kind) or not issubclass(kind, base):
+            raise ConfigError(f"class_type is {kind!r}", where, f"give a class derived from {base.__name__}")
+        try:
+            return kind(term, self._env)
+        except ConfigError as error:
+            raise within(where, error) from None
 
     def _terms(self, cfg: Any, kind: type) -> Iterator[tuple[str, Any]]:
         """Names and configurations of the terms, checked to be of `kind`; None is passed over."""
@@ -156,12 +172,6 @@ class ManagerBase:
 def within(where: str, error: ConfigError) -> ConfigError:
     """Error with `where` put before its place."""
     return ConfigError(error.what, f"{where}, {error.where}" if error.where else where, error.fix)
-
-
-def check_class(kind: Any, base: type, where: str) -> None:
-    """Raise `ConfigError` unless `kind` is a class derived from `base`."""
-    if not inspect.isclass(kind) or not issubclass(kind, base):
-        raise ConfigError(f"class_type is {kind!r}", where, f"give a class derived from {base.__name__}")
 
 
 def check_params(function: Callable[..., Any], params: dict[str, Any], given: int, where: str) -> None:

@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import CommandTermCfg
 from simulators.isaac.checks import check_range
 from simulators.isaac.env_base import EnvBase
-from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_class, within
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
 from simulators.isaac.simulation import EnvIds, rows
 
 ROUNDING_S = 1e-6
@@ -115,12 +114,8 @@ class CommandManager(ManagerBase):
         super().__init__(cfg, env)
         self._by_name: dict[str, CommandTerm] = {}
         for name, term in self._terms(cfg, CommandTermCfg):
-            check_class(term.class_type, CommandTerm, f"command {name}")
             check_range(term.resampling_time_range, f"resampling_time_range of command {name}", 0.0)
-            try:
-                self._by_name[name] = term.class_type(term, env)
-            except ConfigError as error:
-                raise within(f"command {name}", error) from None
+            self._by_name[name] = self._made(name, term, CommandTerm)
             if term.class_type.metrics_from_state:
                 self._by_name[name]._measured = -1
 
@@ -130,9 +125,7 @@ class CommandManager(ManagerBase):
 
     def get_term(self, name: str) -> CommandTerm:
         """Raises `ConfigError` if there is none of this name."""
-        if name not in self._by_name:
-            raise ConfigError(f"no command is called {name!r}", "command_manager", nearest(name, self._by_name))
-        return self._by_name[name]
+        return self._named(self._by_name, name)
 
     def get_command(self, name: str) -> torch.Tensor:
         """[N, D] the present command; raises as `get_term`."""

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import TerminationTermCfg
 from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase
@@ -43,11 +42,7 @@ class TerminationManager(ManagerBase):
 
     def get_term_cfg(self, term_name: str) -> TerminationTermCfg:
         """Raises `ConfigError` if there is none of this name."""
-        if term_name not in self._cfgs:
-            raise ConfigError(
-                f"no termination is called {term_name!r}", "termination_manager", nearest(term_name, self._cfgs)
-            )
-        return self._cfgs[term_name]
+        return self._named(self._cfgs, term_name)
 
     def set_term_cfg(self, term_name: str, cfg: TerminationTermCfg) -> None:
         """Replace a term by one that is resolved already; raises as `get_term_cfg`."""

@@ -73,7 +73,7 @@ def test_a_fault_is_truncated_and_no_reward():
     assert reward == 0.0 and truncated and not terminated and observation in env.observation_space
 
 
-def test_what_is_out_of_range_is_clipped():
+def test_actions_out_of_range_are_clipped():
     left, right = SingleEnv("reach"), SingleEnv("reach")
     left.reset(seed=1), right.reset(seed=1)
     limit = left.action_space.high
@@ -141,13 +141,13 @@ def test_spaces_follow_the_streams():
 
 @pytest.mark.parametrize("name", ["width", "height"])
 @pytest.mark.parametrize("value", [0, 1, -5, 4097, 100000, 32.0, "32", None])
-def test_a_picture_of_no_size_is_refused_at_once(name, value):
-    with pytest.raises(ConfigError, match=f"{name} cannot be .* choose 2 to 4096"):
+def test_a_wrong_picture_size_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"{name} cannot be .* from 2 to 4096"):
         SingleEnv("reach", render_mode="rgb_array", **{name: value})
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, np.uint64(2**63), "abc", 1.5, [1]])
-def test_what_is_no_seed_is_one_line(seed):
+def test_a_wrong_seed_is_one_line(seed):
     env = SingleEnv("reach")
     with pytest.raises(ConfigError, match=r"the seed cannot be .* give 0 to 9223372036854775807"):
         env.reset(seed=seed)

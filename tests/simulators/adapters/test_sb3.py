@@ -81,7 +81,7 @@ def test_its_parts_are_reached_by_name():
     assert len(env.get_images()) == COUNT and env.render().shape == (48, 64, 3)
     with pytest.raises(AttributeError, match="did you mean expert"):
         env.env_method("experts")
-    with pytest.raises(ConfigError, match="shared by all envs"):
+    with pytest.raises(ConfigError, match="shared by all environments"):
         env.set_attr("seed", 1, indices=[0])
     env.close()
 

@@ -125,7 +125,7 @@ def test_bad_input_is_one_line():
     "seed",
     [-1, 2**63, 2**63 - 1, np.uint64(2**63), "abc", 1.5, [1, 2, 2**63], [1, None, "x"], np.full(3, 2**63, np.uint64)],
 )  # fmt: skip
-def test_what_is_no_seed_is_one_line(seed):
+def test_a_wrong_seed_is_one_line(seed):
     env = VectorEnv("reach", COUNT, num_threads=1)
     with pytest.raises(ConfigError, match=r"the seed cannot be .* give 0 to 92233720368547758"):
         env.reset(seed=seed)
@@ -134,6 +134,6 @@ def test_what_is_no_seed_is_one_line(seed):
         assert seeds.tolist() == (np.arange(COUNT) + int(np.ravel(good)[0])).tolist()
 
 
-def test_a_picture_of_no_size_is_refused_at_once():
+def test_a_wrong_picture_size_is_refused():
     with pytest.raises(ConfigError, match="width cannot be 0"):
         VectorEnv("reach", COUNT, num_threads=1, width=0)

@@ -129,7 +129,7 @@ def test_valid_configurations_are_accepted():
         env.reset(seed="x")
 
 
-def test_a_weight_that_is_no_longer_a_number_is_named():
+def test_a_weight_changed_to_no_number_is_named():
     env = lift()
     env.reset()
     env.reward_manager.get_term_cfg("joint_vel").weight = NAN

@@ -169,7 +169,7 @@ def test_physics_that_diverges_is_truncated_and_reported():
     assert not extras["faults"].any() and not env.reset_time_outs.any()
 
 
-def test_wrong_actions_are_refused_by_the_term_s_name():
+def test_wrong_actions_are_refused_by_the_terms_name():
     env = toy()
     with pytest.raises(ConfigError, match="call reset"):
         env.step(still(env))
@@ -221,7 +221,7 @@ def test_grad_modes_do_not_matter():
     assert weight.grad is not None
 
 
-def test_terms_work_in_the_environment_s_order():
+def test_terms_take_the_quaternion_order_of_the_environment():
     seen = []
 
     def order(env):

@@ -196,7 +196,7 @@ def test_one_worker_serves_two_pools_one_after_the_other_and_ends_politely() -> 
         assert f"{TINY} waits for a pool at {TCP}" in end(process)[0]
 
 
-def test_a_worker_ends_when_nobody_comes(tmp_path: Path) -> None:
+def test_a_worker_ends_without_a_pool(tmp_path: Path) -> None:
     process = start_worker(f"ipc://{tmp_path}/nobody", "--idle", "0.3")
     assert process.wait(60) == 0
 

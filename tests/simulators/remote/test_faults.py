@@ -104,7 +104,7 @@ def test_a_worker_killed_while_it_starts_episodes_is_replaced(address: str, aske
             np.testing.assert_array_equal(result.observation.streams[name], values)
 
 
-def test_a_worker_that_nobody_replaces_is_named(address: str) -> None:
+def test_a_worker_without_a_replacement_is_named(address: str) -> None:
     with workers(1, address) as (process,), env(2, address, timeout_s=2.0) as made:
         OneAgentEnv(made).reset()
         process.kill()
@@ -280,7 +280,7 @@ def test_a_worker_with_another_spec_is_refused_and_ends_nothing(address: str, li
         assert said == ["its control_hz differs from that of the worker before"]
 
 
-def test_nobody_comes(address: str) -> None:
+def test_too_few_workers_is_an_error(address: str) -> None:
     with (
         pytest.raises(InfrastructureError, match="1 of 1 workers did not come within 0 s"),
         env(1, address, timeout_s=0.2),

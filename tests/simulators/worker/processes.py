@@ -1,4 +1,4 @@
-"""Workers with tiny environments as processes, and bodies that call for them."""
+"""Workers with tiny environments as processes, and environments that call for them."""
 
 import os
 import subprocess

@@ -72,7 +72,7 @@ def test_a_request_that_comes_twice_is_done_once() -> None:
     np.testing.assert_allclose(third.arrays["stream/robot/observation"], 0.04, rtol=1e-6)
 
 
-def test_what_is_wrong_gets_an_error() -> None:
+def test_a_wrong_request_gets_an_error() -> None:
     worker = Worker()
     (unknown,) = worker.step(1, session="other")
     assert unknown.body["code"] == "infrastructure" and "no such session" in unknown.body["what"]
@@ -104,7 +104,7 @@ def test_garbage_gets_an_error(frames: list[bytes]) -> None:
     assert worker.step(2)[0].kind == "step"
 
 
-def test_environments_go_with_goodbye_with_the_pool_and_with_the_next_pool() -> None:
+def test_environments_close_at_goodbye_and_when_the_pool_ends_or_changes() -> None:
     worker = Worker()
     worker.reset(session="a")
     worker.reset(session="b")
@@ -119,7 +119,7 @@ def test_environments_go_with_goodbye_with_the_pool_and_with_the_next_pool() -> 
     assert worker.core.envs == 0
 
 
-def test_a_pool_that_is_gone_is_waited_for_then_forgotten() -> None:
+def test_sessions_of_a_lost_pool_expire() -> None:
     worker = Worker()
     worker.reset()
     worker.now += 9

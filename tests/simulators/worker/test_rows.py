@@ -124,7 +124,7 @@ class Odd:
         *[(flag, bad) for flag in ("success", "terminated", "truncated") for bad in ("no", None, np.zeros(2, bool))],
     ],
 )  # fmt: skip
-def test_what_is_no_number_of_its_kind_is_a_fault(name: str, value: Any) -> None:
+def test_a_value_of_another_kind_is_a_fault(name: str, value: Any) -> None:
     envs = EnvRows(Odd(**{name: value}), 1)
     envs.reset([0], [5])
     action = np.full((1, 2), 0.5, np.float32)
@@ -152,12 +152,12 @@ def test_an_action_that_is_not_finite_is_a_fault() -> None:
     assert not envs.step([0], STILL).outcomes.any()
 
 
-def test_what_cannot_be_started_is_named() -> None:
+def test_an_environment_that_cannot_start_is_named() -> None:
     with pytest.raises(InfrastructureError, match="environment 0 cannot be started with seed 5: OSError: the reset"):
         rows(trouble="reset").reset([0], [5])
 
 
-def test_replay_comes_to_the_same_observation() -> None:
+def test_replay_gives_the_same_observation() -> None:
     envs, rng = rows(2), np.random.default_rng(0)
     envs.reset([0, 1], [1, 2])
     actions = rng.uniform(-0.3, 0.3, (2, 4, 2)).astype(np.float32)

@@ -71,7 +71,7 @@ def test_a_time_limit_is_an_option() -> None:
         (ODD, {"bounded": False}, "some actions have bounds"),
     ],
 )  # fmt: skip
-def test_what_fits_no_body_gets_one_line(
+def test_an_environment_that_fits_no_spec_is_one_line(
     env: str, options: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken").mkdir()
