@@ -149,16 +149,8 @@ class OneAgentTask:
         self.task, self.agent = task, task.spec.only_agent
         self.spec, self.model, self.substeps = task.spec, task.model, task.substeps
         self.memory_size, self.fields = task.memory_size, task.fields
+        self.initial_states, self.begin, self.update = task.initial_states, task.begin, task.update
         self.actuators: Mapping[str, NDArray[np.intp]] = {self.agent: np.arange(task.model.nu)}
-
-    def initial_states(self, seeds: NDArray[np.int64]) -> InitialStates:
-        return self.task.initial_states(seeds)
-
-    def begin(self, fields: Fields, memory: Array) -> None:
-        self.task.begin(fields, memory)
-
-    def update(self, fields: Fields, memory: Array) -> None:
-        self.task.update(fields, memory)
 
     def control(self, fields: Fields, memory: Array, actions: Mapping[str, NDArray[np.float32]]) -> Array:
         return self.task.control(fields, memory, actions[self.agent])

@@ -22,7 +22,7 @@ def make_control(kind: str, arm: ArmKinematics) -> Control:
     """The control of `CONTROLS` for an arm.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: No control has this name.
     """
     if not isinstance(kind, str) or kind not in CONTROLS:
         raise ConfigError(f"unknown control {kind!r}", "task.control", nearest(kind, CONTROLS))

@@ -51,7 +51,7 @@ def checked_seed(seed: Any, task: str, count: int = 1) -> int:
     """A seed as Python's integer; with it, the `count - 1` that follow must be seeds too.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is no such integer.
     """
     most = 2**63 - count
     if not isinstance(seed, int | np.integer) or not 0 <= int(seed) <= most:

@@ -31,7 +31,7 @@ _SEED_MASK = 2**31 - 1  # some suites take no larger seeds
 
 @dataclass(eq=False)
 class _Part:
-    """Rows whose environments are in one worker, as long as there is one."""
+    """Rows whose environments one worker runs; `peer` is None while there is no worker for them."""
 
     ids: NDArray[np.int32]
     session: str
@@ -41,12 +41,11 @@ class _Part:
 class RemoteEnv:
     """`num_envs` environments in workers, each with consecutive rows; all workers are asked at once, then awaited.
 
-    Seeds and counters live here, and an environment is a function of its seed and actions: `snapshot` holds those, and
-    `restore` takes the steps again. An environment whose observation then differs ends its episode as an infrastructure
-    fault at the next step.
+    An environment is a function of its seed and actions: `snapshot` holds those, and `restore` takes the steps again.
+    An environment whose observation then differs ends its episode as an infrastructure fault at the next step.
 
-    A worker that is gone, silent for `timeout_s`, or says what cannot be understood, ends the episodes of its rows as
-    infrastructure faults; another, or its successor, takes the rows over.
+    A worker that is gone, silent for `timeout_s` or sends a malformed answer ends the episodes of its rows as
+    infrastructure faults; another worker takes the rows over.
 
     Args:
         pool: Workers.
@@ -252,7 +251,7 @@ class RemoteEnv:
         self._begun = True
 
     def close(self) -> None:
-        """Give the workers back; the last env at an address stops listening there."""
+        """Give the workers back; the last environment at an address stops listening there."""
         for part in self._parts:
             if part.peer is not None:
                 self._pool.release(part.session, part.peer)

@@ -16,7 +16,7 @@ _IDLE_S = 30  # after which a worker ends whose environment was killed
 
 
 class Spawner:
-    """Keeps `count` workers running. They get a process group of their own: who is interrupted is the environment.
+    """Keeper of `count` running workers, in process groups of their own: an interrupt reaches the environment only.
 
     Args:
         python: The interpreter of the environment that has the suite and this package.
@@ -51,12 +51,11 @@ class Spawner:
         self._started = time.monotonic()
 
     def tend(self, heard: Collection[int]) -> None:
-        """Replace workers that ended, of those whose process ids are in `heard`; after several quick deaths in a row
-        with a pause.
+        """Replace workers that ended, after a pause where several ended soon. `heard` are process ids that called.
 
         Raises:
             ConfigError: A worker ended before it was heard, by a mistake of the user's; gives its last line.
-            InfrastructureError: A worker ended so for another reason.
+            InfrastructureError: A worker ended before it was heard, for another reason.
         """
         now = time.monotonic()
         for child in list(self._running):
@@ -75,7 +74,7 @@ class Spawner:
             self.start(self.address)
 
     def kill(self, pid: int) -> None:
-        """Kill one of the workers, which hangs."""
+        """Kill the worker of this process id, which hangs."""
         for child in self._running:
             if child.pid == pid:
                 child.kill()

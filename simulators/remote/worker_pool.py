@@ -23,8 +23,8 @@ from simulators.worker.process import ALIVE_MS, DEAD_MS
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
-_PROBE_S = 0.25  # how often a worker that is waited for is looked after
-_GRACE_S = 1.0  # how long a worker may be gone before it counts as lost
+_PROBE_S = 0.25  # period of connection checks while an answer is awaited
+_GRACE_S = 1.0  # seconds without a connection after which a worker counts as lost
 _QUEUE = 1000
 _MAX_WORKERS = 1024
 _MAX_AGENTS = 64
@@ -78,7 +78,7 @@ class WorkerPool:
         address: Address to listen at.
         wanted: Environment that workers must run.
         keys: Folder of CURVE keys, see `embodied.wire.addresses`; needed beyond this machine.
-        spawner: Resets workers, or None where others do.
+        spawner: Starts workers, or None where others do.
 
     Raises:
         UserError: The address is malformed, in use, or open to others without keys.
@@ -126,7 +126,7 @@ class WorkerPool:
                     worker.claims.add(session)
                 return chosen
             refusals = [w.refused for w in self._workers.values() if w.refused and self._reachable(w)]
-            # A stranger must not end what is going on: it ends only what has not begun.
+            # A worker that runs something else ends a wait at once only where no fitting worker ever came.
             if refusals and (self.spec is None or time.monotonic() >= limit):
                 raise refusals[0]
             if time.monotonic() >= limit:
@@ -138,7 +138,7 @@ class WorkerPool:
             self._receive(_LOOK_S)
 
     def release(self, session: str, peer: bytes, error: EmbodiedError | None = None) -> None:
-        """Give a worker back: a good one drops the session's environments, a failed one is out until it is heard."""
+        """Give a worker back, which drops the session's environments; after an `error` it must first be heard again."""
         worker = self._workers.get(peer)
         if worker is None:
             return
@@ -153,8 +153,8 @@ class WorkerPool:
         """Ask workers, each its own question, all at once.
 
         Returns:
-            The answer of each, or the error that took its place: it was gone, or silent for `timeout_s`, or sent
-            something malformed, or said what went wrong.
+            The answer of each, or an error in its place: the worker was gone, silent for `timeout_s`, sent a malformed
+            message, or answered with an error.
         """
         for _ in range(2 * _QUEUE * (1 + len(self._workers))):
             if self._receive(0.0)[1] is None:  # an old heartbeat would look like one that followed the question

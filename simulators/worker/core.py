@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 MAX_SESSIONS = 16
 MAX_ENVS = 4096
 _TEXT = 2000
-_WORDS = 8  # faults told of one step
-_EAGER = 0.2  # heartbeats of who has nothing to do, since a new pool knows a worker by them only
+_WORDS = 8  # most faults in the answer to one step
+_EAGER = 0.2  # factor of the heartbeat's period of an idle worker: a new pool knows it by its heartbeats only
 
 
 @dataclass
@@ -46,8 +46,8 @@ class WorkerCore:
         suite: Maker of environments.
         env, options, pixels: Arguments that the suite was loaded with; told to the pool.
         heartbeat_s: Silence after which the pool is sent a heartbeat; shorter while there is no session, and up to ten
-            times as long where the pool is silent itself, for a busy one does not take them in.
-        expire_s: How long the pool may be gone before its sessions are dropped.
+            times as long while the pool is silent, since a busy pool does not read heartbeats.
+        expire_s: Seconds without a pool after which its sessions are dropped.
         limits: Sizes accepted from the wire.
         clock: Seconds, monotonic.
 
@@ -94,7 +94,7 @@ class WorkerCore:
         return 0.0 if self._connected else self._clock() - self._seen
 
     def handle(self, frames: Sequence[Buffer]) -> None:
-        """Take in one message. Whatever is wrong with it is answered with an `error`, never raised."""
+        """Handle one message. A mistake in it is answered with an `error`, never raised."""
         id = 0
         self._heard = self._clock()
         try:
@@ -109,7 +109,7 @@ class WorkerCore:
             self._refuse(id, InfrastructureError(what, "sim-worker", "see the worker's log"))
 
     def tick(self, connected: bool) -> list[list[Buffer]]:
-        """Messages to send now; `connected` tells whether there is a pool to send them to."""
+        """Messages to send now; `connected` is whether a pool is there to receive them."""
         now = self._clock()
         if connected:
             least = self._heartbeat_s * (1.0 if self._sessions else _EAGER)
@@ -158,7 +158,7 @@ class WorkerCore:
         if type(pool) is not str or not pool:
             raise MessageError("a hello without a pool", "sim-worker", "run the same version on both sides")
         if pool != self._pool:
-            self.drop_all()  # of a process that can be there no more, since another listens at its address
+            self.drop_all()  # the old pool's process has ended, since another listens at its address
         self._pool = pool
         self._reply(Message("hello", message.id, body=self._greeting))
 
@@ -166,7 +166,7 @@ class WorkerCore:
         session = self._sessions.get(message.session)
         if session is not None and message.id <= session.last_id:
             if message.id == session.last_id:
-                self._replies.append(session.answer)  # a connection was lost on the way here or back
+                self._replies.append(session.answer)  # the request or its answer was lost with a connection
             return
         if message.kind == "reset":
             session = self._opened(message, session)

@@ -17,9 +17,9 @@ from embodied.wire.message import LIMITS
 from simulators.worker.core import WorkerCore
 from simulators.worker.suite import load_suite
 
-_LOOK_S = 0.1  # how often a request to stop, or a lost connection, is looked for
+_LOOK_S = 0.1  # period of checks for a request to stop and for a lost connection
 _QUEUE = 1000
-# The sockets themselves find out that a machine is gone; a process that hangs is found out by its deadline.
+# The sockets detect a lost machine themselves; deadlines detect a process that hangs.
 ALIVE_MS, DEAD_MS = 5000, 60000
 
 
@@ -56,7 +56,7 @@ def run_worker(
         sock.routing_id = uuid.uuid4().hex.encode()
         sock.sndhwm = sock.rcvhwm = _QUEUE
         sock.maxmsgsize = max(LIMITS.frame_bytes, LIMITS.header_bytes)
-        sock.immediate = True  # so that being able to send means that somebody is there
+        sock.immediate = True  # so that a socket that can send has a pool
         sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
         sock.heartbeat_ivl, sock.heartbeat_timeout = ALIVE_MS, DEAD_MS
         addresses.connect(sock, address, keys)
@@ -76,6 +76,6 @@ def _serve(sock: "zmq.Socket[bytes]", core: WorkerCore, stop: threading.Event, i
         connected = bool(sock.poll(0, zmq.POLLOUT))
         limit = time.monotonic() + _LOOK_S
         for frames in core.tick(connected):
-            # A pool that has just gone takes nothing; what it was sent would be of no use to its successor.
+            # A pool that has just gone receives nothing, and its successor has no use for its messages.
             if sock.poll(max(int((limit - time.monotonic()) * 1000), 0), zmq.POLLOUT):
                 sock.send_multipart(frames, zmq.NOBLOCK, copy=False)

@@ -131,7 +131,7 @@ class EnvRows:
     def _step(
         self, row: _Row, id: int, action: NDArray[np.float32], faults: list[str]
     ) -> tuple[list[float], list[Outcome]]:
-        """Rewards and outcomes of one step; at a fault the last observations stay, and the environment goes."""
+        """Rewards and outcomes of one step; at a fault the last observations stay, and the environment is closed."""
         rewards, outcomes = dict.fromkeys(self._agents, 0.0), dict.fromkeys(self._agents, Outcome.RUNNING)
         acting = [name for name in self._agents if name in row.active]
         try:
@@ -199,7 +199,7 @@ class EnvRows:
     @staticmethod
     def _drop(row: _Row) -> None:
         if row.env is not None:
-            with suppress(Exception):  # it is thrown away, perhaps because it is broken
+            with suppress(Exception):  # it may be broken
                 row.env.close()
         row.env = None
 
@@ -211,7 +211,7 @@ def _numbers(what: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArr
         raise ValueError(f"{what} holds no numbers: {str(value)[:40]}")
     if given.shape != shape:
         raise ValueError(f"{what} has shape {given.shape}, its spec says {shape}")
-    with np.errstate(over="ignore", invalid="ignore"):  # both are found out below
+    with np.errstate(over="ignore", invalid="ignore"):  # both are checked below
         array = given.astype(dtype)
     if not (np.isfinite(given) & np.isfinite(array)).all():
         raise ValueError(f"{what} is not finite as {dtype}")

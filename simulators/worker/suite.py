@@ -123,7 +123,7 @@ def import_named(path: str, env: str) -> ModuleType:
     """The module `path` that `env` names.
 
     Raises:
-        ConfigError: That is no name of a module, there is none, or it fails.
+        ConfigError: `path` is no name of a module, or the module is missing or fails.
         ModuleNotFoundError: It imports a package that is not installed.
     """
     if not all(part.isidentifier() for part in path.split(".")):
