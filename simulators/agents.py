@@ -104,13 +104,15 @@ def clip(agents: Sequence[AgentRows], requested: Actions) -> tuple[dict[str, NDA
     rules: Rules = {}
     for agent in agents:
         own = requested[agent.name]
-        if (missing := np.isnan(own)).any():
-            faulty |= missing.any(axis=1) & agent.active
-            own = np.where(missing, np.float32(0), own)
-        within = clipped[agent.name] = np.clip(own, -agent.limit, agent.limit)
-        rules[agent.name] = None
-        if (changed := within != own).any() and (limited := changed.any(axis=1) & agent.active).any():
-            rules[agent.name] = limited * np.uint8(Rule.ACTION_LIMIT)
+        within, rules[agent.name] = np.clip(own, -agent.limit, agent.limit), None
+        if (changed := within != own).any():  # NaN differs from itself
+            missing = np.isnan(own)
+            if missing.any():
+                faulty |= missing.any(axis=1) & agent.active
+                within = np.where(missing, np.float32(0), within)
+            if (limited := (changed & ~missing).any(axis=1) & agent.active).any():
+                rules[agent.name] = limited * np.uint8(Rule.ACTION_LIMIT)
+        clipped[agent.name] = within
     return clipped, rules, faulty
 
 
