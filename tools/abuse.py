@@ -198,9 +198,11 @@ def idle_strangers(ground: Ground) -> None:
     """1,051 idle connections to a server with an allow list, and one without."""
     folder = ground.folder / "credentials"
     for words in (["create", str(folder)], ["add", str(folder), "arm", "permission=act"]):
-        subprocess.run([sys.executable, "-m", "embodied.cli.main", "keys", *words], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "embodied.cli.main", "credentials", *words], check=True, capture_output=True
+        )
     common = ["http=127.0.0.1:0", "address=tcp://127.0.0.1:0"]
-    with ground.server(*common, f"keys={folder}") as server, ExitStack() as stack:
+    with ground.server(*common, f"credentials={folder}") as server, ExitStack() as stack:
         address = server.announced("serving policy")
         robot = stack.enter_context(Actor("robot", address, str(folder / "clients" / "arm")))
         ground.measure("before", robot)

@@ -15,7 +15,7 @@ COMMANDS = {
     "train": "train a policy: embodied train task=reach algo=ppo seed=3",
     "eval": "measure a run's policy on seeds: embodied eval run=latest episodes=200 seed=1000",
     "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc:///tmp/policy",
-    "keys": "a server's keys, and who may call it: embodied keys create FOLDER",
+    "credentials": "a server's credentials, and who may call it: embodied credentials create FOLDER",
     "weights": "list versions; pin one, roll back, go on: embodied weights rollback run=latest",
     "tasks": "list robot, cameras, instruction and measured expert success of every task",
     "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",

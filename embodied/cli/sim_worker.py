@@ -17,7 +17,7 @@ Runs environments of another project for the env of a run (`env=worker`), which 
 environment or machine. Needs only the base install here. Serves whoever listens at the address, one after the other.
 
   embodied sim-worker --env gymnasium:FetchPush-v4 --connect ipc:///tmp/embodied-worker
-  embodied sim-worker --env gymnasium:my_envs:Push-v0 --connect tcp://10.0.0.5:5557 --keys keys
+  embodied sim-worker --env gymnasium:my_envs:Push-v0 --connect tcp://10.0.0.5:5557 --credentials site
 """
 
 
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "--option", action="append", default=[], metavar="KEY=VALUE", help="for the environment; may be repeated"
     )
     parser.add_argument("--pixels", type=int, default=0, help="add a square `rgb` stream with this edge")
-    parser.add_argument("--keys", type=Path, help="folder of CURVE keys, needed beyond this machine")
+    parser.add_argument("--credentials", type=Path, help="folder of CURVE credentials, needed beyond this machine")
     parser.add_argument("--idle", type=float, default=600.0, metavar="S", help="end after S seconds without a env")
     return parser
 
@@ -61,5 +61,5 @@ def main(arguments: Sequence[str]) -> int:
     end_with_parent()
     given = parser().parse_args(list(arguments))
     logging.basicConfig(format="sim-worker: %(message)s", level=logging.WARNING)
-    run_worker(given.env, given.connect, parse_options(given.option), given.pixels, given.keys, given.idle)
+    run_worker(given.env, given.connect, parse_options(given.option), given.pixels, given.credentials, given.idle)
     return 0

@@ -29,12 +29,12 @@ embodied weights ls|status|pin|unpin|rollback|resume [N] [key=value ...] [--json
                                         the version rolled back to instead
 
 whose: run=latest (a name under runs/, a path, or latest)  runs=runs, or weights=FOLDER, or a server's:
-       address=tcp://HOST:PORT or ipc://PATH  keys=FOLDER  timeout_s=10
+       address=tcp://HOST:PORT or ipc://PATH  credentials=FOLDER  timeout_s=10
 keys:  policy=NAME (where there are several)  note="why" (rollback)  restore=true (resume)
 """
 ACTIONS = ("ls", "status", "pin", "unpin", "rollback", "resume")
 DEFAULTS = {
-    "run": "latest", "runs": "runs", "weights": "", "address": "", "keys": "", "timeout_s": "10", "policy": "",
+    "run": "latest", "runs": "runs", "weights": "", "address": "", "credentials": "", "timeout_s": "10", "policy": "",
     "note": "", "restore": "false",
 }  # fmt: skip
 ONLY = {"note": "rollback", "restore": "resume"}
@@ -94,8 +94,8 @@ def _parse(words: Sequence[str]) -> Asked:
     whose = [key for key in ("run", "weights", "address") if given.get(key)]
     if len(whose) > 1:
         raise ConfigError(f"{' and '.join(whose)} name two places", where, "give one of them")
-    if "keys" in given and not options["address"]:
-        raise ConfigError("keys are for a server", "keys", "give address=... too")
+    if "credentials" in given and not options["address"]:
+        raise ConfigError("credentials are for a server", "credentials", "give address=... too")
     if options["restore"] not in ("true", "false"):
         raise ConfigError(f"restore cannot be {options['restore']!r}", "restore", "write restore=true or leave it out")
     return Asked(action, _version(names[0]) if names else None, options)
@@ -122,7 +122,7 @@ def _place(asked: Asked) -> Place:
         timeout_s = 0.0
     if not 0 < timeout_s <= 86400:
         raise ConfigError(f"timeout_s cannot be {options['timeout_s']!r}", "timeout_s", "give seconds, such as 10")
-    return OnServer(options["address"], options["keys"] or None, options["policy"], timeout_s)
+    return OnServer(options["address"], options["credentials"] or None, options["policy"], timeout_s)
 
 
 def _move(place: Place, asked: Asked) -> State:

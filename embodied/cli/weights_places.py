@@ -137,7 +137,7 @@ class OnDisk:
         """The hold came from the server that the run pushes to: lift it there too, where one may."""
         serve = OmegaConf.select(saved_config(run), "client")
         try:
-            server = OnServer(serve.address, serve.get("keys"), self.policy, 5.0)
+            server = OnServer(serve.address, serve.get("credentials"), self.policy, 5.0)
             try:
                 server.resume(False, by)
             finally:
@@ -151,25 +151,29 @@ class OnServer:
     """One policy of a policy server, and the registry behind it. A move returns once the server serves what is active.
 
     Args:
-        address, keys: As for `Requester`.
+        address, credentials: As for `Requester`.
         policy: Its name; may be empty where the server has one.
         timeout_s: Seconds to wait for each answer.
         switch_s: Seconds a server has for a switch before a move is an error.
 
     Raises:
-        UserError: The address is malformed, or beyond this machine without keys.
+        UserError: The address is malformed, or beyond this machine without credentials.
         InfrastructureError: There is no such socket on this machine.
     """
 
     verb = "served"
 
     def __init__(
-        self, address: str, keys: str | None, policy: str, timeout_s: float, switch_s: float = _SWITCH_S
+        self, address: str, credentials: str | None, policy: str, timeout_s: float, switch_s: float = _SWITCH_S
     ) -> None:
         self._switch_s = switch_s
-        self._asker = Requester(address, "policy server", timeout_s=timeout_s, keys=keys)
+        self._asker = Requester(address, "policy server", timeout_s=timeout_s, credentials=credentials)
         self._policy = policy
-        self.words = f"address={address}" + (f" keys={keys}" if keys else "") + (f" policy={policy}" if policy else "")
+        self.words = (
+            f"address={address}"
+            + (f" credentials={credentials}" if credentials else "")
+            + (f" policy={policy}" if policy else "")
+        )
         path = address.removeprefix("ipc://")
         if path != address and not path.startswith("@") and not Path(path).exists():
             self._asker.close()

@@ -36,7 +36,7 @@ class RemoteClient:
     Args:
         address: `tcp://host:port` or `ipc://path`.
         timeout_s: Seconds to wait for an answer, a restart of the server included; for `push` one more per 8 MiB.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`.
+        credentials: Folder of CURVE credentials, see `embodied.wire.addresses`.
         priority: Kind of this client; a server answers robots before simulators.
         policy: Name of the policy, where the server has several.
         jpeg: Name of a camera stream to the quality, 1 to 100, at which it is sent as JPEG; the others are sent as
@@ -48,21 +48,21 @@ class RemoteClient:
         build: What the server made the policy of, its configuration group; empty until `hello`.
 
     Raises:
-        UserError: The address is malformed, without its folder, or beyond this machine without keys, or a quality is
-            out of range.
+        UserError: The address is malformed, without its folder, or beyond this machine without credentials, or
+            a quality is out of range.
     """
 
     def __init__(
         self,
         address: str,
         timeout_s: float = 10.0,
-        keys: str | Path | None = None,
+        credentials: str | Path | None = None,
         *,
         priority: Priority = "simulator",
         policy: str = "",
         jpeg: Mapping[str, int] | None = None,
     ) -> None:
-        self._requester = Requester(address, "policy server", timeout_s=timeout_s, keys=keys)
+        self._requester = Requester(address, "policy server", timeout_s=timeout_s, credentials=credentials)
         self._priority, self._jpeg = priority, dict(jpeg or {})
         for name, quality in self._jpeg.items():
             if type(quality) is not int or not 1 <= quality <= 100:

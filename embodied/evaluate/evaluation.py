@@ -252,7 +252,7 @@ def _given(settings: EvalSettings, stack: ExitStack) -> Measured:
         offered = _probe(split, settings.task, settings.env, stack).spec
         client = LocalClient(VersionedPolicy(make_policy(settings.policy, offered, seed=0)))
     else:
-        client = RemoteClient(settings.client.address, settings.client.timeout_s, settings.client.keys)
+        client = RemoteClient(settings.client.address, settings.client.timeout_s, settings.client.credentials)
     stack.callback(client.close)
     spec = client.hello()
     return Measured(spec.name, None, settings.task, settings.env, client, spec, 0)

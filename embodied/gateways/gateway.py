@@ -24,7 +24,7 @@ class GatewaySettings:
         address: `host:port` where clients are answered; beyond this machine an `api_key` is needed.
         policy: Name of the policy that answers; empty for the server's only one.
         embodiment: Mapping of keys, see `embodied.gateways.embodiment`.
-        keys: Folder of credentials for the server's address.
+        credentials: Folder of credentials for the server's address.
         api_key: Key that clients must send; None asks for none.
         mode: `mean` or `sample`.
         seed: Seed of the noise of `sample`.
@@ -37,7 +37,7 @@ class GatewaySettings:
     address: str = "127.0.0.1:0"
     policy: str = ""
     embodiment: Mapping[str, Any] | str = "native"
-    keys: str | None = None
+    credentials: str | None = None
     api_key: Word | None = None
     mode: Mode = "mean"
     seed: Seed = 0
@@ -103,7 +103,7 @@ class Gateway(ABC, Generic[Options, Keys]):
         """Open a session of the policy server."""
         given = self._settings
         wait_s = given.timeout_s if timeout_s is None else timeout_s
-        return RemoteClient(given.server, wait_s, given.keys, priority=priority, policy=given.policy)
+        return RemoteClient(given.server, wait_s, given.credentials, priority=priority, policy=given.policy)
 
     def check(self, spec: PolicySpec) -> None:
         """Check that this gateway could start in front of a policy.

@@ -65,7 +65,9 @@ def make_client(settings: ClientSettings, policy: Policy, env: EnvSpec | None, d
     if settings.address == "inline":
         client = LocalClient(VersionedPolicy(policy))
     else:
-        client = RemoteClient(settings.address, timeout_s=86400.0 if debug else settings.timeout_s, keys=settings.keys)
+        client = RemoteClient(
+            settings.address, timeout_s=86400.0 if debug else settings.timeout_s, credentials=settings.credentials
+        )
     try:
         served = client.hello(env).to_dict()
         fix = "start the server with this run's task and policy, or from this run"

@@ -162,12 +162,12 @@ class ClientSettings:
     Attributes:
         address: `inline`, or the address of a server, such as `ipc:///tmp/policy` or `tcp://127.0.0.1:5555`.
         timeout_s: Longest wait for an answer, seconds.
-        keys: Folder of CURVE credentials, needed beyond loopback.
+        credentials: Folder of CURVE credentials, needed beyond loopback.
     """
 
     address: str = "inline"
     timeout_s: Seconds = 10.0
-    keys: str | None = None
+    credentials: str | None = None
 
 
 @settings("render")
@@ -268,13 +268,18 @@ RENAMED = {"body": "env", "serve": "client"}
 
 
 def migrate(config: DictConfig) -> None:
-    """Rename the keys of an older run in place: groups by `RENAMED`, and `target` of a component to `_target_`.
+    """Rename the keys of an older run in place: groups by `RENAMED`, `keys` of a client or environment to
+    `credentials`, and `target` of a component to `_target_`.
 
     `evaluate.target`, a success rate, keeps its name.
     """
     for old, new in RENAMED.items():
         if old in config and new not in config:
             config[new] = config.pop(old)
+    for key in ("client", "env"):
+        group = OmegaConf.select(config, key)
+        if isinstance(group, DictConfig) and "keys" in group:
+            group["credentials"] = group.pop("keys")
     for key in ("env", "policy", "algo", "reward", "engine", "warm_start.clone"):
         group = OmegaConf.select(config, key)
         if isinstance(group, DictConfig) and "target" in group:

@@ -42,7 +42,7 @@ class ServerGateways:
         self._ending = threading.Event()
         self._key = _api_key(settings.api_key)
         if settings.openpi is not None or settings.groot is not None:
-            self._keys = _gateway_keys(settings.keys)
+            self._credentials = _gateway_credentials(settings.credentials)
             spec = _policy(settings, slots).policy.spec
             for kind, _, values in self._wanted(settings.address).values():
                 gateway_of(kind, values).check(spec)
@@ -70,7 +70,7 @@ class ServerGateways:
         settings, wanted = self._settings, dict[str, tuple[type[Gateway[Any, Any]], Main, dict[str, Any]]]()
         values = {
             "server": server, "policy": settings.gateway_policy or "", "embodiment": settings.embodiment,
-            "keys": self._keys, "api_key": self._key,
+            "credentials": self._credentials, "api_key": self._key,
         }  # fmt: skip
         if settings.openpi is not None:
             from embodied.gateways.openpi import server as openpi
@@ -116,7 +116,7 @@ def _policy(settings: ServeSettings, slots: Mapping[str, PolicySlot]) -> PolicyS
     return slots[name]
 
 
-def _gateway_keys(folder: str | None) -> str | None:
+def _gateway_credentials(folder: str | None) -> str | None:
     """Credentials with which gateways connect to the server: a client of their own, with the permission to act."""
     if folder is None:
         return None
@@ -124,5 +124,7 @@ def _gateway_keys(folder: str | None) -> str | None:
     if _GATEWAY not in {client.name for client in list_clients(Path(folder))}:
         add_client(Path(folder), _GATEWAY, [ACT])
     if not carried.is_dir():
-        raise UserError("the client gateway has no keys here", folder, f"embodied keys remove {folder} {_GATEWAY}")
+        raise UserError(
+            "the client gateway has no credentials here", folder, f"embodied credentials remove {folder} {_GATEWAY}"
+        )
     return str(carried)

@@ -24,9 +24,10 @@ class ServeSettings:
         keep_gb: Size of all versions in it, beyond which the oldest go first; 0 for no limit.
         bandwidth_mbit: Most megabits per second to take from upstream; 0 for no limit.
         name: What an edge calls itself to its upstream; null is the machine's name.
-        address: Where to listen. Beyond loopback `keys` is needed.
-        keys: Folder of `embodied keys`. With a signing key in it, only signed versions are taken from others.
-        upstream_keys: Folder with which upstream is called, and whose signing key its versions must have.
+        address: Where to listen. Beyond loopback `credentials` is needed.
+        credentials: Folder of `embodied credentials`. With a signing key in it, only signed versions are taken from
+            others.
+        upstream_credentials: Folder with which upstream is called, and whose signing key its versions must have.
         http: `host:port` of /healthz, /metrics and /status; null for none.
         openpi, groot: `host:port` where openpi's and GR00T's clients are answered; null for none.
         gateway_policy: Which of several policies they get; null for the only one.
@@ -53,8 +54,8 @@ class ServeSettings:
     bandwidth_mbit: Annotated[Weight, "0 for no limit"] = 0.0
     name: Word | None = None
     address: str = "ipc:///tmp/embodied-policy"
-    keys: str | None = None
-    upstream_keys: str | None = None
+    credentials: str | None = None
+    upstream_credentials: str | None = None
     http: str | None = None
     openpi: str | None = None
     groot: str | None = None

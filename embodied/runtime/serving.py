@@ -50,7 +50,7 @@ def run_server(settings: ServeSettings, own_policy: bool = False, announce: Call
         server = PolicyServer(
             slots,
             settings.address,
-            settings.keys,
+            settings.credentials,
             max_wait_s=settings.max_wait_ms / 1000,
             max_rows=settings.max_rows,
             max_requests=settings.max_requests,
@@ -87,7 +87,7 @@ def _slots(
     env.close()
     registry = None
     if settings.weights is not None:
-        registry = _registry(settings, settings.weights, settings.keys)
+        registry = _registry(settings, settings.weights, settings.credentials)
     return {policy.spec.name: _slot(settings, policy, registry, settings.policy)}
 
 
@@ -118,14 +118,14 @@ def _slot(
         build,
         registry,
         name=settings.name or settings.address,
-        trusted=Trusted.from_keys(settings.keys),
-        signer=Signer.from_keys(settings.keys),
+        trusted=Trusted.from_folder(settings.credentials),
+        signer=Signer.from_folder(settings.credentials),
         receiver=receiver,
     )
 
 
-def _registry(settings: ServeSettings, folder: Path | str, keys: str | None) -> Registry:
-    return Registry(folder, settings.keep, int(settings.keep_gb * 1e9), trusted=Trusted.from_keys(keys))
+def _registry(settings: ServeSettings, folder: Path | str, credentials: str | None) -> Registry:
+    return Registry(folder, settings.keep, int(settings.keep_gb * 1e9), trusted=Trusted.from_folder(credentials))
 
 
 def _edge(
@@ -137,7 +137,7 @@ def _edge(
     upstream = UpstreamClient(
         settings.upstream,
         folder,
-        keys=settings.upstream_keys,
+        credentials=settings.upstream_credentials,
         name=settings.name or "",
         bandwidth_mbit=settings.bandwidth_mbit,
     )
@@ -146,7 +146,7 @@ def _edge(
     policy = build_policy(with_engine(build, settings.engine), known.spec.whole_agent, seed=0)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
-    registry = _registry(settings, folder, settings.upstream_keys)
+    registry = _registry(settings, folder, settings.upstream_credentials)
     hosts: list[VersionedPolicy] = []
     upstream.start(registry, policy.tensors(), lambda: hosts[0].version if hosts else VersionedPolicy(policy).version)
     stack.callback(upstream.close)

@@ -30,7 +30,7 @@ class Caller:
             raise Unauthorized(
                 f"{self.name} may not send {kind}, which needs the permission {permission}",
                 "policy server",
-                f"give it the permission on the server: embodied keys add FOLDER {self.name} permission={wanted}",
+                f"give it the permission there: embodied credentials add FOLDER {self.name} permission={wanted}",
             )
 
 

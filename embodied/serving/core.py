@@ -302,7 +302,7 @@ def _authorize(caller: Caller | None, kind: str) -> None:
         raise Unauthorized(
             "this key is not let in any more",
             "policy server",
-            "have it added on the server: embodied keys add FOLDER NAME permission=PERMISSIONS",
+            "have it added on the server: embodied credentials add FOLDER NAME permission=PERMISSIONS",
         )
     permission = _PERMISSIONS.get(kind)
     if permission is not None:

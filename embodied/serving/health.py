@@ -249,7 +249,7 @@ def _parse(address: str) -> tuple[str, int]:
         local = False
     if not local:
         raise UserError(
-            "the health page has no keys and is for this machine only",
+            "the health page has no credentials and is for this machine only",
             address,
             "use 127.0.0.1, and put an SSH tunnel or a reverse proxy with TLS in front",
         )

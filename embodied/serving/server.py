@@ -46,7 +46,7 @@ class PolicyServer:
     Args:
         served: Name to policy slot.
         address: `tcp://host:port` or `ipc://path`; port 0 takes a free one.
-        keys: Folder of the server's keys, see `embodied.wire.addresses`; needed beyond this machine.
+        credentials: Folder of the server's credentials, see `embodied.wire.addresses`; needed beyond this machine.
         limits: Limits on the size of messages.
         options: Options of `ServerCore`.
 
@@ -61,15 +61,15 @@ class PolicyServer:
         self,
         served: Served,
         address: str,
-        keys: str | Path | None = None,
+        credentials: str | Path | None = None,
         limits: Limits = LIMITS,
         **options: Any,
     ) -> None:
         addresses.check(address)
         self.address = address
-        self._keys, self._limits = Path(keys) if keys else None, limits
+        self._credentials, self._limits = Path(credentials) if credentials else None, limits
         self.core = ServerCore(served, limits=limits, **options)
-        self._callers = _Callers(self._keys)
+        self._callers = _Callers(self._credentials)
         self._poller = zmq.Poller()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -105,7 +105,7 @@ class PolicyServer:
         """Listen; returns the address, with the port found for port 0.
 
         Raises:
-            UserError: It is in use, not of this machine, without its folder, or open to others without keys.
+            UserError: It is in use, not of this machine, without its folder, or open to others without credentials.
         """
         self._context = zmq.Context()
         try:
@@ -114,7 +114,7 @@ class PolicyServer:
             sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses only its own answers
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
             sock.tcp_keepalive, sock.tcp_keepalive_idle, sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 30, 10, 3
-            self.address = addresses.bind(sock, self.address, self._keys)
+            self.address = addresses.bind(sock, self.address, self._credentials)
         except BaseException:
             self.close()
             raise
@@ -238,7 +238,7 @@ class PolicyServer:
 def serve(
     served: Served,
     address: str,
-    keys: str | Path | None = None,
+    credentials: str | Path | None = None,
     announce: Callable[[str], object] = print,
     stop: threading.Event | None = None,
     **options: Any,
@@ -248,7 +248,7 @@ def serve(
     Args:
         served: Name to policy slot.
         address: Address to listen on.
-        keys: Folder of the server's credentials.
+        credentials: Folder of the server's credentials.
         announce: Called with one line when the server listens.
         stop: Ends the server when set.
         options: Options of `ServerCore`.
@@ -257,18 +257,18 @@ def serve(
         UserError: The address cannot be listened on.
         InfrastructureError: The policy fails before the first client.
     """
-    PolicyServer(served, address, keys, **options).serve(announce, stop)
+    PolicyServer(served, address, credentials, **options).serve(announce, stop)
 
 
 class _Callers:
     """Callers by the public keys of their frames."""
 
-    def __init__(self, keys: Path | None) -> None:
+    def __init__(self, credentials: Path | None) -> None:
         self._allowed: Any = None
-        if keys is not None:
+        if credentials is not None:
             from embodied.wire.authenticator import AllowList
 
-            self._allowed = AllowList(keys)
+            self._allowed = AllowList(credentials)
 
     def authenticator(self, context: "zmq.Context[zmq.Socket[bytes]]") -> Any:
         """Start the authenticator of a context; None without credentials."""

@@ -100,7 +100,7 @@ def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progres
     reward = build(settings.reward, "reward", env.spec.task, settings.task.get("reward", "dense"))
     require_parts(reward, settings.reward, "reward", "score")
     quota = int(settings.runtime.versions_gb * 1e9)
-    signer = Signer.from_keys(settings.client.keys)
+    signer = Signer.from_folder(settings.client.credentials)
     registry = Registry(folder / "weights", settings.runtime.versions, quota, signer=signer)
     episodes = folder / "episodes"
     recover(episodes)

@@ -104,13 +104,13 @@ class UpstreamClient:
         address: `tcp://host:port` or `ipc://path`.
         folder: Of the edge's registry; what is info of upstream, and what has partly arrived, lie beside it.
         policy: The name it is served under upstream; empty for its only one.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`.
+        credentials: Folder of CURVE credentials, see `embodied.wire.addresses`.
         name: What this edge is called upstream, unlike all others; empty takes the machine's name.
         bandwidth_mbit: Most megabits per second to take; 0 for no limit.
         poll_s: How often upstream is asked what it wants.
 
     Raises:
-        UserError: The address is malformed, or beyond this machine without keys; or the cap is no number from 0.
+        UserError: The address is malformed, or beyond this machine without credentials; or the cap is no number from 0.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class UpstreamClient:
         folder: Path | str,
         *,
         policy: str = "",
-        keys: Path | str | None = None,
+        credentials: Path | str | None = None,
         name: str = "",
         bandwidth_mbit: float = 0.0,
         poll_s: float = 1.0,
@@ -127,7 +127,7 @@ class UpstreamClient:
         if not 0 <= bandwidth_mbit < float("inf"):
             raise UserError(f"bandwidth_mbit={bandwidth_mbit}", "edge", "give megabits per second, or 0 for no limit")
         self.address, self.folder, self.name = address, Path(folder), (name or socket.gethostname())[:100]
-        self._keys, self._policy, self._mbit, self._poll_s = keys, policy, bandwidth_mbit, poll_s
+        self._credentials, self._policy, self._mbit, self._poll_s = credentials, policy, bandwidth_mbit, poll_s
         self._info: UpstreamInfo | None = None
         self._replicator: Replicator | None = None
         self._stop = threading.Event()
@@ -189,8 +189,8 @@ class UpstreamClient:
             serving: The version the edge serves now; called in the thread.
 
         Raises:
-            UserError: `connect` was not called, another process fetches into this folder, or the folder of keys for an
-                upstream beyond this machine holds no `signing.key`, so what comes could not be checked.
+            UserError: `connect` was not called, another process fetches into this folder, or the credentials for an
+                upstream beyond this machine hold no `signing.key`, so what comes could not be checked.
             InfrastructureError: The folder cannot be written.
         """
         if self._info is None or self._thread is not None:
@@ -246,15 +246,15 @@ class UpstreamClient:
 
     def _check_trust(self, registry: Registry) -> None:
         """Keys look as if versions were checked; without the key of who signs them, they are not."""
-        if self._keys is None or registry.trusted is not None:
+        if self._credentials is None or registry.trusted is not None:
             return
         what, fix = "no signing.key in it, so no version could be checked", "copy it from the server's clients/NAME"
         if not is_local(self.address):
-            raise UserError(what, str(self._keys), fix)
-        log.warning("versions are taken unchecked: %s (%s): %s", what, self._keys, fix)
+            raise UserError(what, str(self._credentials), fix)
+        log.warning("versions are taken unchecked: %s (%s): %s", what, self._credentials, fix)
 
     def _link(self) -> Requester:
-        return Requester(self.address, "upstream server", keys=self._keys)
+        return Requester(self.address, "upstream server", credentials=self._credentials)
 
     def _kept(self, path: Path) -> UpstreamInfo | None:
         if not path.exists():

@@ -1,7 +1,7 @@
 """Signatures of versions: who published these weights, whichever machines they came through.
 
 A signature is ed25519 over the canonical JSON of a manifest, which holds the hash of every tensor. On the wire and in
-`manifest.sig` it is 192 hex digits: the signer's public key, then the signature. A folder of keys may hold
+`manifest.sig` it is 192 hex digits: the signer's public key, then the signature. A folder of credentials may hold
 `signing.key_secret` (64 hex digits), and then what it publishes is signed, and `signing.key` and further
 `signing*.key` (64 hex digits each), and then what it takes must be signed by one of them.
 """
@@ -25,8 +25,8 @@ _DOMAIN = b"embodied-weights-1\n"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{192}")
 _LIMIT = 4096
-_MAKE = "make signing keys with `embodied keys create FOLDER`"
-_HOLDS = "publish with a folder of keys that holds signing.key_secret, such as `embodied train client.keys=FOLDER`"
+_MAKE = "make signing keys with `embodied credentials create FOLDER`"
+_HOLDS = "publish with credentials that hold signing.key_secret, such as `embodied train client.credentials=FOLDER`"
 
 
 class Signer:
@@ -45,8 +45,8 @@ class Signer:
         self._public = self._key.public_key().public_bytes_raw()
 
     @classmethod
-    def from_keys(cls, folder: Path | str | None) -> Self | None:
-        """The signer of a folder of keys; None without a folder, or without a `signing.key_secret` in it."""
+    def from_folder(cls, folder: Path | str | None) -> Self | None:
+        """The signer of a folder of credentials; None without a folder, or without a `signing.key_secret` in it."""
         path = Path(folder) / SECRET if folder else None
         return cls(path) if path is not None and path.exists() else None
 
@@ -78,8 +78,8 @@ class Trusted:
         self._keys: dict[str, ed25519.Ed25519PublicKey] = {key.hex(): make(key) for key in listed}
 
     @classmethod
-    def from_keys(cls, folder: Path | str | None) -> Self | None:
-        """Trust every `signing*.key` in a folder of keys; None without a folder or without one of them."""
+    def from_folder(cls, folder: Path | str | None) -> Self | None:
+        """Trust every `signing*.key` in a folder of credentials; None without a folder or without one of them."""
         paths = sorted(Path(folder).glob("signing*.key")) if folder else []
         return cls(paths) if paths else None
 
@@ -102,7 +102,7 @@ class Trusted:
             raise WeightsRefused(
                 f"it is signed with the key {public[:16]}..., which is not trusted here",
                 where,
-                f"{_HOLDS}, or add that key to the folder of keys as signing-NAME.key",
+                f"{_HOLDS}, or add that key to the folder of credentials as signing-NAME.key",
             )
         try:
             key.verify(signed, _signed(manifest))

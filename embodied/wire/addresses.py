@@ -1,6 +1,6 @@
 """Addresses to listen at, `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
-Whoever listens or calls beyond this machine needs CURVE keys: folders as `embodied keys` makes them, see
+Whoever listens or calls beyond this machine needs CURVE credentials: folders as `embodied credentials` makes them, see
 `embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user who
 listens there and to nobody else, a loopback `tcp` address to every user and every program of this machine.
 """
@@ -64,26 +64,28 @@ def is_local(address: str) -> bool:
         return False
 
 
-def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarded: bool = False) -> str:
+def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None, guarded: bool = False) -> str:
     """Listen on `address`; returns it with the port that port 0 found.
 
-    With `keys`, `embodied.wire.authenticator.authenticator` must run on the socket's context; without it no client is
-    let in. The file of an `ipc` address is for its owner only.
+    With `credentials`, `embodied.wire.authenticator.authenticator` must run on the socket's context; without it no
+    client is let in. The file of an `ipc` address is for its owner only.
 
     Args:
-        guarded: Whoever listens asks for a token of its own, so no keys are needed.
+        guarded: Whoever listens asks for a token of its own, so no credentials are needed.
 
     Raises:
         UserError: The address is malformed, in use, not of this machine, without its folder, or open to others
-            without keys.
+            without credentials.
     """
     check(address)
-    if not (is_local(address) or guarded or keys is not None):
+    if not (is_local(address) or guarded or credentials is not None):
         raise UserError(
-            "others could reach this address, and no keys are given", address, "use 127.0.0.1, or give keys"
+            "others could reach this address, and no credentials are given",
+            address,
+            "use 127.0.0.1, or give credentials",
         )
-    if keys is not None:
-        sock.curve_publickey, sock.curve_secretkey = read_pair(keys / "server.key_secret")
+    if credentials is not None:
+        sock.curve_publickey, sock.curve_secretkey = read_pair(credentials / "server.key_secret")
         sock.curve_server = True
         sock.zap_domain = DOMAIN.encode()
         sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
@@ -101,29 +103,31 @@ def bind(sock: zmq.Socket[bytes], address: str, keys: Path | None = None, guarde
     return sock.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def check_call(address: str, keys: Path | None = None) -> None:
-    """Raise `UserError` unless `address` can be called with a client's `keys`; nobody need be there."""
+def check_call(address: str, credentials: Path | None = None) -> None:
+    """Raise `UserError` unless `address` can be called with a client's `credentials`; nobody need be there."""
     check(address)
     if address.endswith(":0"):
         raise UserError("port 0 cannot be called", address, "take the port that the server printed")
-    if not is_local(address) and keys is None:
-        raise UserError("it is beyond this machine, and no keys are given", address, "give keys, or use 127.0.0.1")
-    if keys is not None:
-        check_client(keys)
+    if not is_local(address) and credentials is None:
+        raise UserError(
+            "it is beyond this machine, and no credentials are given", address, "give credentials, or use 127.0.0.1"
+        )
+    if credentials is not None:
+        check_client(credentials)
     if address.startswith("ipc://"):
         _check_folder(address)
 
 
-def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> None:
+def connect(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None) -> None:
     """Call `address`; whether anybody is there shows later.
 
     Raises:
         UserError: As `check_call`, or a key file is missing.
     """
-    check_call(address, keys)
-    if keys is not None:
-        sock.curve_publickey, sock.curve_secretkey = read_pair(keys / "client.key_secret")
-        sock.curve_serverkey = read_public(keys / "server.key")
+    check_call(address, credentials)
+    if credentials is not None:
+        sock.curve_publickey, sock.curve_secretkey = read_pair(credentials / "client.key_secret")
+        sock.curve_serverkey = read_public(credentials / "server.key")
     _prepare(sock, address)
     try:
         sock.connect(_numeric(address))
@@ -131,11 +135,11 @@ def connect(sock: zmq.Socket[bytes], address: str, keys: Path | None = None) -> 
         raise UserError(f"cannot call this address: {error}", address, _USE) from None
 
 
-def create_keys(folder: Path) -> None:
-    """Create the keys of a server and of a client with every permission, for two processes of one machine.
+def create_credentials(folder: Path) -> None:
+    """Create the credentials of a server and of a client with every permission, for two processes of one machine.
 
     Raises:
-        UserError: There are keys in the folder.
+        UserError: There are credentials in the folder.
     """
     create_server(folder)
     carried = add_client(folder, "client", PERMISSIONS)

@@ -123,7 +123,7 @@ class AllowList:
             if key in self._told or len(self._told) >= _TELL_KEYS:
                 return
             self._told[key] = now
-        admit = f"embodied keys add {self.folder} NAME permission=act key='{key}'"
+        admit = f"embodied credentials add {self.folder} NAME permission=act key='{key}'"
         log.warning("a client with the unknown key %s was refused; to let it in: %s", key, admit)
 
 

@@ -25,17 +25,17 @@ class Connection:
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`.
+        credentials: Folder of CURVE credentials, see `embodied.wire.addresses`.
         limits: Limits on the size of messages.
 
     Attributes:
         opened: Time of construction, seconds of `time.monotonic`.
 
     Raises:
-        UserError: The address is malformed, without its folder, or beyond this machine without keys.
+        UserError: The address is malformed, without its folder, or beyond this machine without credentials.
     """
 
-    def __init__(self, address: str, keys: Path | None, limits: Limits) -> None:
+    def __init__(self, address: str, credentials: Path | None, limits: Limits) -> None:
         self.opened, self._address, self._pid = time.monotonic(), address, os.getpid()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         sockets: list[zmq.Socket[bytes]] = []
@@ -53,7 +53,7 @@ class Connection:
         try:
             self._events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             sockets.append(self._events)
-            addresses.connect(sock, address, keys)
+            addresses.connect(sock, address, credentials)
         except BaseException:
             self._drop()
             raise

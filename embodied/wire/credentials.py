@@ -27,7 +27,7 @@ ACT, PUSH, ADMINISTER = "act", "push", "administer"
 PERMISSIONS = (ACT, PUSH, ADMINISTER)
 DOMAIN = "embodied"  # of the sockets with keys, for ZAP
 ALLOWED, CLIENTS = "allowed", "clients"
-MAKE = "make keys with `embodied keys create FOLDER` and `embodied keys add FOLDER NAME permission=act`"
+MAKE = "run `embodied credentials create FOLDER` and `embodied credentials add FOLDER NAME permission=act`"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _FIELD = re.compile(r"\s*([a-z-]+)\s*=\s*(.*?)\s*")
@@ -48,12 +48,12 @@ def create_server(folder: Path) -> None:
     """Make a server's pair of keys and its empty list of clients.
 
     Raises:
-        UserError: There are keys in the folder.
+        UserError: There are credentials in the folder.
         InfrastructureError: The disk is full, or not writable.
     """
     secret = folder / "server.key_secret"
     if secret.exists():
-        raise UserError("keys exist already", str(secret), "choose another folder")
+        raise UserError("credentials exist already", str(secret), "choose another folder")
     with private():
         with disk_errors(folder):
             (folder / ALLOWED).mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def add_client(folder: Path, name: str, permissions: Iterable[str], key: str = "
     """Let a client in, or change the permissions of one that is; its key stays.
 
     Args:
-        folder: Of the server's keys.
+        folder: Of the server's credentials.
         name: Letters, digits, dash, underscore.
         permissions: Of `PERMISSIONS`, at least one.
         key: Public key of a client that has its own pair; empty makes one.
@@ -75,7 +75,7 @@ def add_client(folder: Path, name: str, permissions: Iterable[str], key: str = "
 
     Raises:
         UserError: A name, permission or key is not one, the key is another client's, or the folder is no server's.
-        CorruptFile: A file of keys cannot be read.
+        CorruptFile: A file of credentials cannot be read.
     """
     check_name(name)
     wanted = check_permissions(permissions)
@@ -85,7 +85,9 @@ def add_client(folder: Path, name: str, permissions: Iterable[str], key: str = "
     certificate, carried = folder / ALLOWED / f"{name}.key", folder / CLIENTS / name
     known = read_client(certificate).key if certificate.exists() else ""
     if known and key and key != known:
-        raise UserError(f"{name} has another key", str(certificate), f"first `embodied keys remove {folder} {name}`")
+        raise UserError(
+            f"{name} has another key", str(certificate), f"first `embodied credentials remove {folder} {name}`"
+        )
     other = _owner(folder, key)
     if other not in ("", name):
         fix = f"give {other} the permissions, or remove it first"
@@ -137,10 +139,10 @@ def list_clients(folder: Path) -> list[Client]:
 
 
 def check_server(folder: Path) -> None:
-    """Raise `UserError` unless `folder` holds a server's keys."""
+    """Raise `UserError` unless `folder` holds a server's credentials."""
     for path in (folder / "server.key", folder / ALLOWED):
         if not path.exists():
-            raise UserError("not a server's folder of keys", str(path), MAKE)
+            raise UserError("not a server's folder of credentials", str(path), MAKE)
 
 
 def check_name(name: str) -> None:
@@ -190,7 +192,7 @@ def read_client(path: Path) -> Client:
         (permissions <= set(PERMISSIONS), f"unknown permission {min(permissions - {*PERMISSIONS}, default='')[:40]!r}"),
     ):
         if not good:
-            raise CorruptFile(what, str(path), "`embodied keys remove` it, then add it anew")
+            raise CorruptFile(what, str(path), "`embodied credentials remove` it, then add it anew")
     return Client(path.stem, permissions, key)
 
 
@@ -209,11 +211,15 @@ def read_public(path: Path) -> bytes:
 
 
 def check_client(folder: Path) -> None:
-    """Raise `UserError` where `folder` holds a server's keys, and none for a client."""
+    """Raise `UserError` where `folder` holds a server's credentials, and none for a client."""
     if (folder / "server.key_secret").exists() and not (folder / "client.key_secret").exists():
         made = [path.name for path in sorted((folder / CLIENTS).glob("*")) if path.is_dir() and not is_temporary(path)]
-        here = f" ({', '.join(made[:8])})" if made else f"; make one: embodied keys add {folder} NAME permission=act"
-        raise UserError("that is a server's folder of keys", str(folder), f"use its clients/NAME{here}")
+        here = (
+            f" ({', '.join(made[:8])})"
+            if made
+            else f"; make one: embodied credentials add {folder} NAME permission=act"
+        )
+        raise UserError("that is a server's folder of credentials", str(folder), f"use its clients/NAME{here}")
 
 
 def _warn(path: Path) -> None:

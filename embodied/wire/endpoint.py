@@ -54,7 +54,7 @@ class Requester:
         server: Who is asked, in the words of an error.
         timeout_s: Deadline of a request that states none.
         heartbeat_s: Silence after which `tick` sends a heartbeat.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`.
+        credentials: Folder of CURVE credentials, see `embodied.wire.addresses`.
         limits: What is sent and taken.
 
     Attributes:
@@ -62,8 +62,8 @@ class Requester:
             dropped; an error it is answered with is the answer to the oldest request.
 
     Raises:
-        UserError: The address is malformed, without its folder, or beyond this machine without keys; or `timeout_s` is
-            no finite number.
+        UserError: The address is malformed, without its folder, or beyond this machine without credentials; or
+            `timeout_s` is no finite number.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Requester:
         *,
         timeout_s: float = 10.0,
         heartbeat_s: float = 1.0,
-        keys: str | Path | None = None,
+        credentials: str | Path | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        addresses.check_call(address, Path(keys) if keys else None)
+        addresses.check_call(address, Path(credentials) if credentials else None)
         timeout_s = _seconds(timeout_s)
         self.address, self.server, self.timeout_s, self.heartbeat_s = address, server, timeout_s, heartbeat_s
         self.session = uuid.uuid4().hex
         self.greeting: Message | None = None
-        self._keys, self._limits = Path(keys) if keys else None, limits
+        self._credentials, self._limits = Path(credentials) if credentials else None, limits
         self._connection: Connection | None = None
         self._asked: dict[int, _Asked] = {}
         self._unsent: dict[int, _Asked] = {}
@@ -287,7 +287,7 @@ class Requester:
     def _open(self, now: float) -> Connection:
         """The connection; what was sent over one that broke in the meantime is due again."""
         if self._connection is None:
-            self._connection, self._looked = Connection(self.address, self._keys, self._limits), now
+            self._connection, self._looked = Connection(self.address, self._credentials, self._limits), now
         elif now - self._looked >= _LOOK_S:
             self._looked = now
             if self._connection.lost():
@@ -340,7 +340,7 @@ class Requester:
 
     def _diagnosis(self, connected: bool, now: float) -> str:
         if not connected:
-            gone = "it said goodbye" if self._farewell else "nobody listens there, or its keys differ"
+            gone = "it said goodbye" if self._farewell else "nobody listens there, or its credentials differ"
             return f"{gone}; start it, then ask again"
         silence = now - self._heard
         if silence == float("inf"):

@@ -38,7 +38,7 @@ def make_env(
     spawn: str | None = None,
     num_workers: Threads = 1,
     timeout_s: Seconds = 60.0,
-    keys: str | None = None,
+    credentials: str | None = None,
     options: dict[str, Any] | None = None,
     pixels: int = 0,
     success_ends: bool = False,
@@ -58,7 +58,7 @@ def make_env(
         spawn: A Python interpreter to start them with; None where others start them.
         num_workers: Workers that share the environments.
         timeout_s: Seconds to wait for an answer, and for workers to come.
-        keys: Folder of CURVE credentials, needed beyond this machine.
+        credentials: Folder of CURVE credentials, needed beyond this machine.
         options: Of the environment.
         pixels: Edge of a square `rgb` stream; 0 for none.
         success_ends: Whether success ends an episode at once, or counts only where it ends anyway.
@@ -68,7 +68,7 @@ def make_env(
 
     Raises:
         ConfigError: A value is out of range, the interpreter is missing, or a worker ended with a user's mistake.
-        UserError: The address is malformed, in use, or open to others without keys.
+        UserError: The address is malformed, in use, or open to others without credentials.
         SpecMismatch: A worker runs something else.
         InfrastructureError: Too few workers came.
     """
@@ -76,7 +76,7 @@ def make_env(
         raise ConfigError("environments in workers need a name", "task.env", "such as gymnasium:FetchPush-v4")
     most = MAX_ENVS * num_workers
     require(num_envs <= most, "env.num_envs", num_envs, f"choose 1 to {most}")
-    folder = Path(keys) if keys else None
+    folder = Path(credentials) if credentials else None
     if address is None and spawn is None:
         address = ADDRESS
     key = address or str(spawn)
@@ -104,10 +104,10 @@ def make_env(
         raise
 
 
-def _opened(address: str | None, wanted: Wanted, keys: Path | None, spawner: Spawner | None) -> _Shared:
+def _opened(address: str | None, wanted: Wanted, credentials: Path | None, spawner: Spawner | None) -> _Shared:
     private = Path(tempfile.mkdtemp(prefix="embodied-")) if address is None else None
     try:
-        pool = WorkerPool(address or f"ipc://{private}/worker", wanted, keys, spawner)
+        pool = WorkerPool(address or f"ipc://{private}/worker", wanted, credentials, spawner)
     except BaseException:
         if private:
             shutil.rmtree(private)

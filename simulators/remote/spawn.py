@@ -21,14 +21,14 @@ class Spawner:
     Args:
         python: The interpreter of the environment that has the suite and this package.
         count: How many.
-        env, options, pixels, keys: For `embodied sim-worker`.
+        env, options, pixels, credentials: For `embodied sim-worker`.
 
     Raises:
         ConfigError: There is no such interpreter.
     """
 
     def __init__(
-        self, python: str, count: int, env: str, options: dict[str, Any], pixels: int, keys: Path | None
+        self, python: str, count: int, env: str, options: dict[str, Any], pixels: int, credentials: Path | None
     ) -> None:
         if not Path(python).is_file():
             fix = "give the path of an environment's bin/python; `make peer-<name>` makes those in peers/"
@@ -37,7 +37,9 @@ class Spawner:
         words = [f"{key}={json.dumps(value)}" for key, value in options.items()]
         self._command = [str(Path(python).absolute()), "-m", "embodied.cli.main", "sim-worker", "--env", env]
         self._command += [word for option in words for word in ("--option", option)]
-        self._command += ["--pixels", str(pixels), "--idle", str(_IDLE_S)] + (["--keys", str(keys)] if keys else [])
+        self._command += ["--pixels", str(pixels), "--idle", str(_IDLE_S)] + (
+            ["--credentials", str(credentials)] if credentials else []
+        )
         self._running: list[Child] = []
         self._backoff = Backoff(first_s=0.0, longest_s=10.0)
         self._due = 0.0

@@ -77,14 +77,16 @@ class WorkerPool:
     Args:
         address: Address to listen at.
         wanted: Environment that workers must run.
-        keys: Folder of CURVE keys, see `embodied.wire.addresses`; needed beyond this machine.
+        credentials: Folder of CURVE credentials, see `embodied.wire.addresses`; needed beyond this machine.
         spawner: Starts workers, or None where others do.
 
     Raises:
-        UserError: The address is malformed, in use, or open to others without keys.
+        UserError: The address is malformed, in use, or open to others without credentials.
     """
 
-    def __init__(self, address: str, wanted: Wanted, keys: Path | None = None, spawner: Spawner | None = None) -> None:
+    def __init__(
+        self, address: str, wanted: Wanted, credentials: Path | None = None, spawner: Spawner | None = None
+    ) -> None:
         self.name, self.wanted, self.spawner = uuid.uuid4().hex, wanted, spawner
         self.spec: EnvSpec | None = None
         self._workers: dict[bytes, Worker] = {}
@@ -93,15 +95,15 @@ class WorkerPool:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: Authenticator | None = None
         try:
-            if keys is not None:
-                self._authenticator = authenticator(self._context, AllowList(keys))
+            if credentials is not None:
+                self._authenticator = authenticator(self._context, AllowList(credentials))
             self._socket = self._context.socket(zmq.ROUTER)
             self._socket.sndhwm = self._socket.rcvhwm = _QUEUE
             self._socket.maxmsgsize = max(LIMITS.frame_bytes, LIMITS.header_bytes)
             self._socket.router_mandatory = True  # so that sending to a worker that is gone fails
             self._socket.router_handover = True  # a worker that calls again takes the place of its broken connection
             self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = ALIVE_MS, DEAD_MS
-            self.address = addresses.bind(self._socket, address, keys)
+            self.address = addresses.bind(self._socket, address, credentials)
         except BaseException:
             self._shut()
             raise

@@ -28,7 +28,7 @@ def run_worker(
     address: str,
     options: dict[str, Any],
     pixels: int = 0,
-    keys: Path | None = None,
+    credentials: Path | None = None,
     idle_s: float = 600.0,
     announce: Callable[[str], object] = print,
 ) -> None:
@@ -37,11 +37,11 @@ def run_worker(
 
     Raises:
         ConfigError: As `load_suite`, or `idle_s` is not positive.
-        UserError: The address is malformed, without its folder, or beyond this machine without keys.
+        UserError: The address is malformed, without its folder, or beyond this machine without credentials.
     """
     if not 0 < idle_s <= 7 * 86400:
         raise ConfigError(f"--idle {idle_s:g}", "embodied sim-worker", "choose seconds, at most a week")
-    addresses.check_call(address, keys)
+    addresses.check_call(address, credentials)
     core = WorkerCore(load_suite(env, options, pixels), env, options, pixels)
     stop = threading.Event()
 
@@ -59,7 +59,7 @@ def run_worker(
         sock.immediate = True  # so that a socket that can send has a pool
         sock.reconnect_ivl, sock.reconnect_ivl_max = 50, 1000
         sock.heartbeat_ivl, sock.heartbeat_timeout = ALIVE_MS, DEAD_MS
-        addresses.connect(sock, address, keys)
+        addresses.connect(sock, address, credentials)
         announce(f"{env} waits for a pool at {address}")
         _serve(sock, core, stop, idle_s)
         if sock.poll(0, zmq.POLLOUT):

@@ -94,7 +94,7 @@ def test_a_port_in_use_gets_one_line(root: Path, tmp_path: Path) -> None:
         (["eval", "run=a", "episodes=0"], "episodes"),
         (["eval", "run=a", "episode=3"], "did you mean episodes"),
         (["serve", "run=a", "address=udp://1"], "udp"),
-        (["serve", "run=a", "address=tcp://0.0.0.0:47615"], "keys"),
+        (["serve", "run=a", "address=tcp://0.0.0.0:47615"], "credentials"),
         (["episodes", "ls", "run=zzz"], "no run zzz"),
         (["episodes", "show", "x", "run=a"], "no episode x"),
         (["episodes", "list"], "did you mean ls"),

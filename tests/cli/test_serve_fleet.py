@@ -63,7 +63,7 @@ class Robot:
     """Asks one server, again and again."""
 
     def __init__(self, address: str, keys: Path | None = None, policy: str = "") -> None:
-        self.client = RemoteClient(address, timeout_s=LIMIT_S, keys=keys, priority="robot", policy=policy)
+        self.client = RemoteClient(address, timeout_s=LIMIT_S, credentials=keys, priority="robot", policy=policy)
         self.spec = self.client.hello()
         self.rows = Rows.of_envs(1)
 
@@ -171,18 +171,18 @@ def test_keys_roles_and_several_policies(root: Path) -> None:
         ["add", "keys", "arm", "permission=act"],
         ["add", "keys", "ops", "permission=administer,act"],
     ):
-        assert embodied("keys", *words, folder=root).returncode == 0
+        assert embodied("credentials", *words, folder=root).returncode == 0
     address = "tcp://127.0.0.1:47834"
-    words = ["policies={left: a, right: b}", "version=2", f"address={address}", "keys=keys"]
+    words = ["policies={left: a, right: b}", "version=2", f"address={address}", "credentials=keys"]
     with serving(*words, folder=root):
         arm = Robot(address, root / "keys" / "clients" / "arm", policy="right")
         assert arm.version() == 2
         with pytest.raises(Unauthorized, match="arm may not send set_active"):
             arm.client.set_active("pinned", 1)
-        with pytest.raises(DeadlineExceeded, match="keys differ"):
+        with pytest.raises(DeadlineExceeded, match="credentials differ"):
             RemoteClient(address, timeout_s=1.0, policy="left").hello()
         listed = embodied(
-            "weights", "status", f"address={address}", "policy=left", "keys=keys/clients/ops", folder=root
+            "weights", "status", f"address={address}", "policy=left", "credentials=keys/clients/ops", folder=root
         )
         assert listed.returncode == 0 and "2-" in listed.stdout, listed.stderr
 
@@ -197,7 +197,7 @@ def test_keys_roles_and_several_policies(root: Path) -> None:
         (["run=a", "api_key=env:NOT_THERE", "openpi=127.0.0.1:47836"], "NOT_THERE"),
         (["run=a", "embodiment=libero", "openpi=127.0.0.1:47836"], "libero"),
         (["run=a", "embodiment=libera"], "did you mean libero"),
-        (["run=a", "keys=nowhere"], "nowhere"),
+        (["run=a", "credentials=nowhere"], "nowhere"),
         (["policies={left: a, right: zzz}"], "no run zzz"),
         (["run=a", "max_rows=0"], "max_rows"),
         (["run=a", "task=reach"], "run=null"),

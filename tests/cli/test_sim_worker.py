@@ -45,7 +45,7 @@ def test_options_are_read() -> None:
     [
         (["--connect", "ipc:///tmp/x"], "--env"),
         (["--env", ENV, "--connect", "nowhere"], "not an address"),
-        (["--env", ENV, "--connect", "tcp://10.0.0.1:5555"], "no keys are given"),
+        (["--env", ENV, "--connect", "tcp://10.0.0.1:5555"], "no credentials are given"),
         (["--env", ENV, "--connect", "ipc:///nonexistent/dir/x"], "mkdir -p /nonexistent/dir"),
         (["--env", "..:x", "--connect", "ipc:///tmp/x"], "names no module"),
         (["--env", ENV, "--connect", "ipc:///tmp/x", "--option", "x"], "write key=value"),

@@ -96,7 +96,7 @@ def test_pointers_are_shown_and_moved(folder: Path, capsys: pytest.CaptureFixtur
         (["resume", "restore=yes"], "write restore=true"),
         (["resume", "restore=true"], "roll back first"),
         (["ls", "run=x"], "run and weights name two places"),
-        (["ls", "keys=k"], "give address="),
+        (["ls", "credentials=k"], "give address="),
         (["ls", "address=tcp://127.0.0.1:1"], "weights and address name two places"),
     ],
 )
@@ -115,7 +115,7 @@ def test_what_is_not_there_gets_one_line(folder: Path, tmp_path: Path) -> None:
         (["run=nothing", f"runs={tmp_path}"], "no run nothing"),
         (["address=ipc:///nowhere/x"], "mkdir"),
         (["address=tcp://127.0.0.1:1", "timeout_s=soon"], "timeout_s cannot be 'soon'"),
-        (["address=tcp://example.org:1"], "keys"),
+        (["address=tcp://example.org:1"], "credentials"),
     ):
         with pytest.raises(UserError, match=expected):
             weights.main(["status", *words])

@@ -111,6 +111,7 @@ def test_the_configuration_of_an_older_run_is_read_under_the_names_of_today(tmp_
     old = {{"env": "body", "client": "serve"}.get(str(key), key): value for key, value in config.items()}
     for group in (old["body"], old["policy"], old["algo"], old["reward"], old["warm_start"]["clone"]):
         group["target"] = group.pop("_target_")
+    old["serve"]["keys"] = old["serve"].pop("credentials")
     del old["runtime"]["_target_"]
     (tmp_path / CONFIG).write_text(OmegaConf.to_yaml(old))
     settings = typed(Settings, saved_config(tmp_path))

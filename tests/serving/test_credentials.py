@@ -33,7 +33,7 @@ def _serve(keys: str, log: str, pipe: Connection) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
-    """Address of a server, its folder of keys, its log."""
+    """Address of a server, its folder of credentials, its log."""
     folder = tmp_path_factory.mktemp("server")
     create_server(folder / "keys")
     ours, theirs = SPAWN.Pipe()
@@ -53,7 +53,7 @@ def ask(served: tuple[str, Path, Path]) -> Iterator[Callable[..., str]]:
 
     def ask(keys: Path | None, kind: str, timeout_s: float = LONG, **body: object) -> str:
         if keys not in open_ones:
-            open_ones[keys] = Requester(address, "policy server", keys=keys)
+            open_ones[keys] = Requester(address, "policy server", credentials=keys)
         try:
             return open_ones[keys].request(kind, body=body, timeout_s=timeout_s).kind
         except EmbodiedError as error:
@@ -73,7 +73,7 @@ def client(folder: Path, name: str, *permissions: str) -> Path:
 
 def test_a_known_client_gets_chunks(served: tuple[str, Path, Path]) -> None:
     address, folder, _ = served
-    robot = RemoteClient(address, timeout_s=LONG, keys=client(folder, "robot", "act"))
+    robot = RemoteClient(address, timeout_s=LONG, credentials=client(folder, "robot", "act"))
     assert robot.hello(BODY) == SPEC
     robot.close()
 
@@ -97,8 +97,8 @@ def test_roles_bound_what_is_answered(served: tuple[str, Path, Path], ask: Calla
 
 def test_the_refusal_says_what_would_help(served: tuple[str, Path, Path]) -> None:
     address, folder, _ = served
-    asking = Requester(address, "policy server", keys=client(folder, "curious", "act"))
-    with pytest.raises(Unauthorized, match=r"embodied keys add FOLDER curious permission=act,administer$"):
+    asking = Requester(address, "policy server", credentials=client(folder, "curious", "act"))
+    with pytest.raises(Unauthorized, match=r"embodied credentials add FOLDER curious permission=act,administer$"):
         asking.request("set_active", body={"pointer": "held", "version": None}, timeout_s=LONG)
     asking.close()
 
@@ -113,7 +113,7 @@ def test_a_revoked_client_is_refused_while_it_is_connected(
     remove_client(folder, "leaver")
     assert _until(lambda: ask(leaver, "status"), "unauthorized")
     with pytest.raises(DeadlineExceeded):
-        Requester(served[0], keys=leaver).request("status", timeout_s=SHORT)
+        Requester(served[0], credentials=leaver).request("status", timeout_s=SHORT)
 
 
 def test_changed_roles_count_while_it_is_connected(served: tuple[str, Path, Path], ask: Callable[..., str]) -> None:
@@ -137,12 +137,12 @@ def test_strangers_get_no_answer_and_are_told_of_keys(served: tuple[str, Path, P
     (wrong / "server.key").write_bytes((stranger / "server.key").read_bytes())
     (stranger / "server.key").write_bytes((friend / "server.key").read_bytes())
     for keys in (None, stranger, wrong):
-        asking = Requester(address, "policy server", keys=keys)
-        with pytest.raises(DeadlineExceeded, match="keys differ"):
+        asking = Requester(address, "policy server", credentials=keys)
+        with pytest.raises(DeadlineExceeded, match="credentials differ"):
             asking.request("status", timeout_s=SHORT)
         asking.close()
     (other,) = list_clients(tmp_path / "other")
-    line = f"embodied keys add {folder} NAME permission=act key='{other.key}'"
+    line = f"embodied credentials add {folder} NAME permission=act key='{other.key}'"
     assert _until(lambda: str(line in log.read_text()), "True")
     assert log.read_text().count(line) == 1
 
@@ -152,7 +152,7 @@ def test_who_was_refused_is_let_in_once_its_key_is_added(served: tuple[str, Path
     create_server(tmp_path / "other")
     newcomer = client(tmp_path / "other", "newcomer", "act")
     (newcomer / "server.key").write_bytes((folder / "server.key").read_bytes())
-    asking = Requester(address, "policy server", keys=newcomer)
+    asking = Requester(address, "policy server", credentials=newcomer)
     with pytest.raises(DeadlineExceeded):
         asking.request("status", timeout_s=SHORT)
     add_client(folder, "newcomer", ["act"], list_clients(tmp_path / "other")[0].key)

@@ -19,7 +19,7 @@ from embodied.errors import (
 from embodied.runtime.slots import push_slots
 from embodied.serving.server import PolicyServer, serve
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.wire.addresses import create_keys
+from embodied.wire.addresses import create_credentials
 from embodied.wire.credentials import add_client, create_server, remove_client
 from embodied.wire.message import Message, encode
 from tests.serving.tiny import (
@@ -138,11 +138,11 @@ def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path
     robot, learner = add_client(folder, "robot", {"act"}), add_client(folder, "learner", {"act", "push"})
     assert robot is not None and learner is not None
     stop = threading.Event()
-    server = PolicyServer(push_slots(VersionedPolicy(TinyPolicy())), "tcp://127.0.0.1:0", keys=folder)
+    server = PolicyServer(push_slots(VersionedPolicy(TinyPolicy())), "tcp://127.0.0.1:0", credentials=folder)
     address = server.open()
     thread = threading.Thread(target=server.run, args=(stop,))
     thread.start()
-    one, two = (RemoteClient(address, timeout_s=20, keys=keys) for keys in (robot, learner))
+    one, two = (RemoteClient(address, timeout_s=20, credentials=keys) for keys in (robot, learner))
     assert one.hello(BODY) == SPEC
     with pytest.raises(Unauthorized, match="robot may not send offer"):
         one.push(manifest(3), tensors(3))
@@ -167,14 +167,14 @@ def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-
     serve(
         push_slots(VersionedPolicy(TinyPolicy())),
         address,
-        keys=keys,
+        credentials=keys,
         announce=lambda line: pipe.send(line.rpartition(" at ")[2]),
     )
 
 
 def test_keys_let_known_clients_in_and_others_not(tmp_path: Path) -> None:
-    create_keys(tmp_path / "keys")
-    create_keys(tmp_path / "strangers")
+    create_credentials(tmp_path / "keys")
+    create_credentials(tmp_path / "strangers")
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(
         target=_serve_with_keys, args=("tcp://127.0.0.1:0", str(tmp_path / "keys"), theirs), daemon=True
@@ -182,13 +182,13 @@ def test_keys_let_known_clients_in_and_others_not(tmp_path: Path) -> None:
     process.start()
     assert ours.poll(60)
     address = ours.recv()
-    friend = RemoteClient(address, timeout_s=20, keys=tmp_path / "keys")
+    friend = RemoteClient(address, timeout_s=20, credentials=tmp_path / "keys")
     assert friend.hello(BODY) == SPEC
     friend.close()
     (tmp_path / "strangers" / "server.key").write_bytes((tmp_path / "keys" / "server.key").read_bytes())
     for stranger in (None, tmp_path / "strangers"):
-        client = RemoteClient(address, timeout_s=1.0, keys=stranger)
-        with pytest.raises(DeadlineExceeded, match="keys differ"):
+        client = RemoteClient(address, timeout_s=1.0, credentials=stranger)
+        with pytest.raises(DeadlineExceeded, match="credentials differ"):
             client.hello(BODY)
         client.close()
     kill(process)

@@ -209,7 +209,7 @@ def test_an_edge_imports_no_simulator_and_no_ray() -> None:
 def test_keys_without_the_key_of_who_signs_are_refused(tmp_path: Path) -> None:
     create_server(tmp_path / "keys")
     carried = add_client(tmp_path / "keys", "arm", ["act"])
-    upstream = UpstreamClient("tcp://192.0.2.1:5555", tmp_path / "edge", keys=carried)
+    upstream = UpstreamClient("tcp://192.0.2.1:5555", tmp_path / "edge", credentials=carried)
     upstream._info = UpstreamInfo("served", SPEC, BUILD)
     with pytest.raises(UserError, match=r"no signing.key in it, so no version could be checked"):
         upstream.start(Registry(tmp_path / "edge"), heavy(0), lambda: Version(0, ""))

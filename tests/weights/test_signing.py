@@ -28,14 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def signer(folder: Path) -> Signer:
-    found = Signer.from_keys(folder)
+    found = Signer.from_folder(folder)
     assert found is not None
     return found
 
 
 @pytest.fixture(scope="module")
 def trusted(folder: Path) -> Trusted:
-    found = Trusted.from_keys(folder)
+    found = Trusted.from_folder(folder)
     assert found is not None
     return found
 
@@ -116,10 +116,10 @@ def test_any_changed_digit_breaks_it(signer: Signer, trusted: Trusted, place: in
 
 def test_several_keys_may_be_trusted(folder: Path, signer: Signer, tmp_path: Path) -> None:
     create_signing_keys(tmp_path)
-    other = Signer.from_keys(tmp_path)
+    other = Signer.from_folder(tmp_path)
     assert other is not None
     (tmp_path / "signing-lab.key").write_bytes((folder / "signing.key").read_bytes())
-    for trusted in (Trusted.from_keys(tmp_path), Trusted([other.public, folder / "signing.key"])):
+    for trusted in (Trusted.from_folder(tmp_path), Trusted([other.public, folder / "signing.key"])):
         assert trusted is not None
         for one in (signer, other):
             trusted.check(MANIFEST, one.sign(MANIFEST))
@@ -127,10 +127,10 @@ def test_several_keys_may_be_trusted(folder: Path, signer: Signer, tmp_path: Pat
 
 
 def test_which_files_there_are_decides(tmp_path: Path, folder: Path) -> None:
-    assert Signer.from_keys(None) is None and Trusted.from_keys(None) is None
-    assert Signer.from_keys(tmp_path) is None and Trusted.from_keys(str(tmp_path)) is None
+    assert Signer.from_folder(None) is None and Trusted.from_folder(None) is None
+    assert Signer.from_folder(tmp_path) is None and Trusted.from_folder(str(tmp_path)) is None
     (tmp_path / "signing.key").write_bytes((folder / "signing.key").read_bytes())
-    assert Signer.from_keys(tmp_path) is None and Trusted.from_keys(tmp_path) is not None
+    assert Signer.from_folder(tmp_path) is None and Trusted.from_folder(tmp_path) is not None
 
 
 def test_secrets_are_their_owners(folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_secrets_are_their_owners(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "zz" * 32, "00" * 31, "00" * 33, "\xff" * 64, "x" * 10_000])
 def test_bad_key_files_are_one_line(tmp_path: Path, text: str) -> None:
-    for name, read in (("signing.key_secret", Signer.from_keys), ("signing.key", Trusted.from_keys)):
+    for name, read in (("signing.key_secret", Signer.from_folder), ("signing.key", Trusted.from_folder)):
         (tmp_path / name).write_bytes(text.encode("latin-1"))
         with pytest.raises(UserError) as caught:
             read(tmp_path)
@@ -154,6 +154,6 @@ def test_bad_key_files_are_one_line(tmp_path: Path, text: str) -> None:
 
 def test_without_cryptography_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.asymmetric", None)
-    for read in (signing.Signer.from_keys, signing.Trusted.from_keys):
+    for read in (signing.Signer.from_folder, signing.Trusted.from_folder):
         with pytest.raises(UserError, match=r"\[serve\]"):
             read(folder)

@@ -32,14 +32,14 @@ def test_malformed_addresses(address: str) -> None:
     "address", ["tcp://0.0.0.0:0", "tcp://*:5000", "tcp://192.0.2.1:5000", "tcp://[::]:5000", "tcp://eth0:1"]
 )
 def test_listening_to_others_needs_keys(router: zmq.Socket[bytes], address: str) -> None:
-    with pytest.raises(UserError, match="no keys are given"):
+    with pytest.raises(UserError, match="no credentials are given"):
         addresses.bind(router, address)
 
 
 @pytest.mark.parametrize("address", ["tcp://10.0.0.1:5555", "tcp://[::ffff:10.0.0.1]:1", "tcp://trainer.lan:5000"])
 def test_calling_others_needs_keys(router: zmq.Socket[bytes], address: str, tmp_path: Path) -> None:
     for call in (lambda: addresses.connect(router, address), lambda: Requester(address)):
-        with pytest.raises(UserError, match="no keys are given") as caught:
+        with pytest.raises(UserError, match="no credentials are given") as caught:
             call()
         assert "\n" not in caught.value.line()
     addresses.check_call(address, tmp_path)
@@ -61,7 +61,7 @@ def test_a_port_in_use_names_its_holder(router: zmq.Socket[bytes]) -> None:
 
 
 def test_an_address_of_another_machine(router: zmq.Socket[bytes], tmp_path: Path) -> None:
-    addresses.create_keys(tmp_path / "keys")
+    addresses.create_credentials(tmp_path / "keys")
     with pytest.raises(UserError, match="no such network address"):
         addresses.bind(router, "tcp://192.0.2.1:5000", tmp_path / "keys")
 
@@ -89,11 +89,11 @@ def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
 
 
 def test_keys(router: zmq.Socket[bytes], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="embodied keys create"):
+    with pytest.raises(UserError, match="embodied credentials create"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
-    addresses.create_keys(tmp_path)
-    with pytest.raises(UserError, match="keys exist"):
-        addresses.create_keys(tmp_path)
+    addresses.create_credentials(tmp_path)
+    with pytest.raises(UserError, match="credentials exist"):
+        addresses.create_credentials(tmp_path)
     for name in ("server", "client"):
         assert (tmp_path / f"{name}.key_secret").stat().st_mode & 0o077 == 0
     assert [client.permissions for client in list_clients(tmp_path)] == [frozenset(PERMISSIONS)]

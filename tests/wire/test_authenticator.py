@@ -126,7 +126,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
             time.sleep(0.01)
         (line,) = [record.getMessage() for record in caplog.records if record.name == "embodied.wire.authenticator"]
         key = line.rpartition("key='")[2].rstrip("'")
-        assert f"embodied keys add {folder} NAME permission=act key='" in line
+        assert f"embodied credentials add {folder} NAME permission=act key='" in line
         add_client(folder, "friend", ["act"], key)
         until(allowed)
         with calling(address, stranger) as dealer:

@@ -41,9 +41,9 @@ def test_a_deadline_is_a_finite_number(tmp_path: Path, wait: Any) -> None:
 def test_a_servers_folder_is_no_clients(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     create_server(folder)
-    with pytest.raises(UserError, match="embodied keys add"):
-        Requester(f"ipc://{tmp_path}/s", keys=folder)
+    with pytest.raises(UserError, match="embodied credentials add"):
+        Requester(f"ipc://{tmp_path}/s", credentials=folder)
     carried = add_client(folder, "arm", ["act"])
     with pytest.raises(UserError, match=r"that is a server's folder.*use its clients/NAME \(arm\)"):
-        Requester(f"ipc://{tmp_path}/s", keys=folder)
-    Requester(f"ipc://{tmp_path}/s", keys=carried)
+        Requester(f"ipc://{tmp_path}/s", credentials=folder)
+    Requester(f"ipc://{tmp_path}/s", credentials=carried)

@@ -11,7 +11,7 @@ import pytest
 
 from embodied.data import Outcome
 from embodied.errors import ConfigError, SpecMismatch, UserError
-from embodied.wire.addresses import create_keys
+from embodied.wire.addresses import create_credentials
 from simulators.one_agent import OneAgentEnv, OneAgentStep
 from simulators.remote.env import RemoteEnv
 from simulators.worker.rows import EnvRows
@@ -202,9 +202,12 @@ def test_a_worker_ends_without_a_pool(tmp_path: Path) -> None:
 
 
 def test_keys_let_known_workers_in(tmp_path: Path) -> None:
-    create_keys(tmp_path / "keys")
+    create_credentials(tmp_path / "keys")
     there = "tcp://127.0.0.1:47632"
-    with workers(1, there, "--keys", str(tmp_path / "keys")), env(1, there, keys=str(tmp_path / "keys")) as made:
+    with (
+        workers(1, there, "--credentials", str(tmp_path / "keys")),
+        env(1, there, credentials=str(tmp_path / "keys")) as made,
+    ):
         OneAgentEnv(made).reset()
 
 

@@ -1,4 +1,4 @@
-"""`embodied keys`: a server's keys, and who may call it."""
+"""`embodied credentials`: a server's credentials, and who may call it."""
 
 import json
 from collections.abc import Sequence
@@ -24,17 +24,18 @@ from embodied.wire.credentials import (
 )
 
 HELP = """\
-embodied keys create|add|ls|remove FOLDER [NAME] [key=value ...] [--json]
+embodied credentials create|add|ls|remove FOLDER [NAME] [key=value ...] [--json]
 
-  embodied keys create keys                         a server's keys, and the keys that weights are signed with
-  embodied keys add keys robot permission=act       let a client in: copy keys/clients/robot to its machine
-  embodied keys add keys learner permission=act,push     several permissions; for a known client the key stays
-  embodied keys add keys robot permission=act key='...'  a client with its own pair (key: see the server's log)
-  embodied keys ls keys                             who may do what (--json: one object a line)
-  embodied keys remove keys robot                   a running server refuses its next message
+  embodied credentials create site                        a server's keys, and those that weights are signed with
+  embodied credentials add site robot permission=act      let a client in: copy site/clients/robot to its machine
+  embodied credentials add site learner permission=act,push   several permissions; for a known client the key stays
+  embodied credentials add site robot permission=act key='...'  a client with its own pair (key: see the server's log)
+  embodied credentials ls site                            who may do what (--json: one object a line)
+  embodied credentials remove site robot                  a running server refuses its next message
 
 Permissions: act (ask for actions, follow weights), push (publish weights, which are signed), administer (pin, roll
-back, resume); all may read the status. The server takes keys=keys, a client keys=FOLDER with what was carried to it.
+back, resume); all may read the status. The server takes credentials=site, a client credentials=FOLDER with what was
+carried to it.
 """
 KEYS = {"create": (), "add": ("permission", "key"), "ls": (), "remove": ()}
 NAMES = {"create": 1, "add": 2, "ls": 1, "remove": 2}
@@ -48,10 +49,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     action, *rest = words
     if action not in KEYS:
-        raise ConfigError(f"unknown action {action!r}", "embodied keys", nearest(action, KEYS))
+        raise ConfigError(f"unknown action {action!r}", "embodied credentials", nearest(action, KEYS))
     names, options = _parse(action, rest)
     if as_json and action != "ls":
-        raise ConfigError("--json is for ls", "embodied keys", "leave it out")
+        raise ConfigError("--json is for ls", "embodied credentials", "leave it out")
     folder = Path(names[0])
     if action == "create":
         _create(folder)
@@ -71,14 +72,14 @@ def _parse(action: str, words: Sequence[str]) -> tuple[list[str], dict[str, str]
     options = {key: value for key, _, value in (word.partition("=") for word in words if "=" in word)}
     for name in names:
         if name.startswith("-"):
-            raise ConfigError(f"unknown flag {name!r}", "embodied keys", "known: --json, --help")
+            raise ConfigError(f"unknown flag {name!r}", "embodied credentials", "known: --json, --help")
     for key in options:
         if key not in KEYS[action]:
             fix = nearest(key, KEYS[action]) if KEYS[action] else f"{action} takes none"
-            raise ConfigError(f"unknown key {key!r}", f"embodied keys {action}", fix)
+            raise ConfigError(f"unknown key {key!r}", f"embodied credentials {action}", fix)
     if len(names) != NAMES[action]:
-        form = " ".join(["embodied keys", action, *("FOLDER", "NAME")[: NAMES[action]]])
-        raise ConfigError(f"{len(names)} names", f"embodied keys {action}", f"write {form}")
+        form = " ".join(["embodied credentials", action, *("FOLDER", "NAME")[: NAMES[action]]])
+        raise ConfigError(f"{len(names)} names", f"embodied credentials {action}", f"write {form}")
     return names, options
 
 
@@ -86,29 +87,31 @@ def _create(folder: Path) -> None:
     from embodied.weights.signing import create_signing_keys
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("keys want a folder of their own, and something is there", str(folder), "choose a new folder")
+        raise UserError(
+            "credentials want a folder of their own, and something is there", str(folder), "choose a new folder"
+        )
     with private():
         folder.mkdir(parents=True, exist_ok=True)
     create_signing_keys(folder)
     create_server(folder)
     print(f"{folder} holds the keys of a server and of who signs; next:")
-    print(f"  embodied keys add {folder} NAME permission=act")
-    print(f"  embodied train ... client.keys={folder}      signs the versions it publishes")
-    print(f"  embodied serve run=latest address=tcp://0.0.0.0:5555 keys={folder}")
+    print(f"  embodied credentials add {folder} NAME permission=act")
+    print(f"  embodied train ... client.credentials={folder}      signs the versions it publishes")
+    print(f"  embodied serve run=latest address=tcp://0.0.0.0:5555 credentials={folder}")
 
 
 def _add(folder: Path, name: str, options: dict[str, str]) -> None:
     if not options.get("permission"):
         raise ConfigError(
-            "no permission", "embodied keys add", f"give some of {','.join(PERMISSIONS)}, such as permission=act"
+            "no permission", "embodied credentials add", f"give some of {','.join(PERMISSIONS)}, such as permission=act"
         )
     permissions = options["permission"].split(",")
     carried = add_client(folder, name, permissions, options.get("key", ""))
     may = f"{name} may {', '.join(permission for permission in PERMISSIONS if permission in permissions)}"
     if carried is not None:
-        print(f"{may}; carry {carried} to its machine, where it is keys=FOLDER")
+        print(f"{may}; carry {carried} to its machine, where it is credentials=FOLDER")
     elif PUSH in permissions:
-        print(f"{may}; it signs with signing.key_secret, which it must have in its folder of keys")
+        print(f"{may}; it signs with signing.key_secret, which it must have in its folder of credentials")
     else:
         print(f"{may}; its key stays")
 

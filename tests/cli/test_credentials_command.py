@@ -1,4 +1,4 @@
-"""`embodied keys`, as a user types it."""
+"""`embodied credentials`, as a user types it."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from embodied.cli.keys import main
+from embodied.cli.credentials import main
 from embodied.errors import UserError
 from embodied.weights.signing import Signer, Trusted
 from embodied.wire.credentials import add_client, list_clients
@@ -17,7 +17,7 @@ from tests.cli.command import embodied, launch, one_line
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     main(["create", str(tmp_path / "keys")])
-    assert f"client.keys={tmp_path / 'keys'} " in capsys.readouterr().out
+    assert f"client.credentials={tmp_path / 'keys'} " in capsys.readouterr().out
     return tmp_path / "keys"
 
 
@@ -26,7 +26,7 @@ def names(path: Path) -> list[str]:
 
 
 def test_the_command_from_nothing_to_removal(tmp_path: Path) -> None:
-    done = launch("keys", "create", "keys", folder=tmp_path)
+    done = launch("credentials", "create", "keys", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     keys = tmp_path / "keys"
     assert names(keys) == [
@@ -34,14 +34,16 @@ def test_the_command_from_nothing_to_removal(tmp_path: Path) -> None:
     assert keys.stat().st_mode & 0o777 == 0o700
     for secret in keys.glob("*_secret"):
         assert secret.stat().st_mode & 0o777 == 0o600
-    assert "choose a new folder" in one_line(embodied("keys", "create", "keys", folder=tmp_path))
-    done = embodied("keys", "add", "keys", "robot", "permission=act", folder=tmp_path)
-    assert done.stdout == "robot may act; carry keys/clients/robot to its machine, where it is keys=FOLDER\n"
-    assert "did you mean act" in one_line(embodied("keys", "add", "keys", "robot", "permission=akt", folder=tmp_path))
-    done = embodied("keys", "ls", "keys", "--json", folder=tmp_path)
+    assert "choose a new folder" in one_line(embodied("credentials", "create", "keys", folder=tmp_path))
+    done = embodied("credentials", "add", "keys", "robot", "permission=act", folder=tmp_path)
+    assert done.stdout == "robot may act; carry keys/clients/robot to its machine, where it is credentials=FOLDER\n"
+    assert "did you mean act" in one_line(
+        embodied("credentials", "add", "keys", "robot", "permission=akt", folder=tmp_path)
+    )
+    done = embodied("credentials", "ls", "keys", "--json", folder=tmp_path)
     (robot,) = [json.loads(line) for line in done.stdout.splitlines()]
     assert (robot["name"], robot["permissions"], robot["folder"]) == ("robot", ["act"], "keys/clients/robot")
-    done = embodied("keys", "remove", "keys", "robot", folder=tmp_path)
+    done = embodied("credentials", "remove", "keys", "robot", folder=tmp_path)
     assert done.returncode == 0 and names(keys / "allowed") == names(keys / "clients") == []
 
 
@@ -57,9 +59,9 @@ def test_what_is_carried_is_what_a_client_needs(folder: Path) -> None:
         for secret in path.glob("*_secret"):
             assert secret.stat().st_mode & 0o777 == 0o600
         assert (path / "server.key").read_bytes() == (folder / "server.key").read_bytes()
-        assert Trusted.from_keys(path) is not None
-    assert Signer.from_keys(robot) is None
-    signer, own = Signer.from_keys(learner), Signer.from_keys(folder)
+        assert Trusted.from_folder(path) is not None
+    assert Signer.from_folder(robot) is None
+    signer, own = Signer.from_folder(learner), Signer.from_folder(folder)
     assert signer is not None and own is not None and signer.public == own.public
 
 
@@ -100,15 +102,15 @@ def test_keys_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[
     ("words", "said"),
     [
         (["crate", "KEYS"], "did you mean create"),
-        (["create"], "write embodied keys create FOLDER"),
-        (["add", "KEYS"], "write embodied keys add FOLDER NAME"),
+        (["create"], "write embodied credentials create FOLDER"),
+        (["add", "KEYS"], "write embodied credentials add FOLDER NAME"),
         (["add", "KEYS", "robot"], "such as permission=act"),
         (["add", "KEYS", "robot", "permission="], "such as permission=act"),
         (["add", "KEYS", "robot", "permission=act,"], "unknown permission ''"),
         (["add", "KEYS", "robot", "permissions=act"], "did you mean permission"),
         (["add", "KEYS", "../robot", "permission=act"], "cannot name a client"),
-        (["add", "nowhere", "robot", "permission=act"], "not a server's folder of keys"),
-        (["ls", "nowhere"], "not a server's folder of keys"),
+        (["add", "nowhere", "robot", "permission=act"], "not a server's folder of credentials"),
+        (["ls", "nowhere"], "not a server's folder of credentials"),
         (["ls", "KEYS", "--jsn"], "unknown flag"),
         (["ls", "KEYS", "permission=act"], "ls takes none"),
         (["remove", "KEYS", "robot"], "no client 'robot'"),
@@ -124,4 +126,4 @@ def test_a_mistake_gets_one_line(folder: Path, words: list[str], said: str) -> N
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == main(["--help"]) == 0
-    assert "embodied keys create keys" in capsys.readouterr().out
+    assert "embodied credentials create site" in capsys.readouterr().out
