@@ -26,11 +26,10 @@ def philox(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.u
     words = counter.T.astype(np.uint64)
     # Words 2 and 0, and 1 and 3, side by side: the two halves of a round in one call each, for few rows cost calls.
     even, odd = np.ascontiguousarray(words[[2, 0]]), np.ascontiguousarray(words[[1, 3]])
-    keys = key.T.astype(np.uint64)
-    for turn in range(10):
+    for keys in (key.T.astype(np.uint64) + _WEYL) & _MASK:
         product = even * _MULTIPLIERS
         high = (product >> _SHIFT) ^ odd
-        high ^= (keys + _WEYL[turn]) & _MASK
+        high ^= keys
         product &= _MASK
         even, odd = high[::-1], product
     return np.stack([even[1], odd[0], even[0], odd[1]], axis=1).astype(np.uint32)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -114,11 +113,10 @@ class Senses:
             SpecMismatch: A stream is missing or has another size.
         """
         wanted = (*self.state, *self.critic) if critic else self.state
-        ends = list(accumulate((s.size for s in wanted), initial=0))
-        flat = np.zeros((rows + pad, ends[-1]), np.float32)
-        for stream, (first, last) in zip(wanted if rows else (), pairwise(ends), strict=False):
-            flat[:rows, first:last] = self._taken(stream, streams, rows).reshape(rows, -1)
-        return flat
+        if not (rows and wanted):
+            return np.zeros((rows + pad, sum(stream.size for stream in wanted)), np.float32)
+        parts = [self._taken(stream, streams, rows).reshape(rows, -1) for stream in wanted]
+        return _padded(np.concatenate(parts, axis=1, dtype=np.float32), pad)
 
     def rest(self, streams: Mapping[str, NDArray[Any]], rows: int, pad: int = 0) -> Arrays:
         """Pictures by their names [rows + pad, H, W, 3] uint8, and `words` [rows + pad, L] int64; zeros below.
