@@ -1,4 +1,4 @@
-"""The contract of every learner, and what they share."""
+"""Contracts of learners, and the parts that they share."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,23 +17,8 @@ from embodied.weights.manifest import Version
 from policies.torch_policy import TorchPolicy
 
 
-class Learner(Protocol):
-    """Turns segments into new weights. Knows nothing of where it runs.
-
-    Attributes:
-        has_ratio: Whether its loss weighs each action by its probability now over its probability under the version
-            that decided, so that it may learn from decisions of the version before.
-    """
-
-    has_ratio: bool
-
-    def update(self, segments: list[Segment]) -> dict[str, float]:
-        """Learn from segments of one policy and agent; metrics named `learner/...`.
-
-        Raises:
-            DataError: A segment is not what this algorithm may learn from, or learning broke down.
-        """
-        ...
+class Trained(Protocol):
+    """Weights in training and their state. Knows nothing of where it runs."""
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The next version, as `policies.base.Policy.tensors`."""
@@ -56,7 +41,7 @@ class Learner(Protocol):
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` exactly.
+        """Continue from `state` exactly.
 
         Raises:
             CorruptFile: It is the state of another algorithm or another network; nothing has changed then.
@@ -64,9 +49,28 @@ class Learner(Protocol):
         ...
 
 
+class Learner(Trained, Protocol):
+    """Turns segments into new weights.
+
+    Attributes:
+        has_ratio: Whether its loss weighs each action by its probability now over its probability under the version
+            that decided, so that it may learn from decisions of the version before.
+    """
+
+    has_ratio: bool
+
+    def update(self, segments: list[Segment]) -> dict[str, float]:
+        """Learn from segments of one policy and agent; metrics named `learner/...`.
+
+        Raises:
+            DataError: A segment is not what this algorithm may learn from, or learning broke down.
+        """
+        ...
+
+
 @runtime_checkable
-class EpisodeLearner(Protocol):
-    """Turns whole episodes into new weights; otherwise as `Learner`."""
+class EpisodeLearner(Trained, Protocol):
+    """Turns whole episodes into new weights."""
 
     def fit(self, episodes: Iterable[Episode]) -> dict[str, float]:
         """Learn from episodes; metrics named `learner/...`.
@@ -75,16 +79,6 @@ class EpisodeLearner(Protocol):
             DataError: They hold nothing to learn from, or learning broke down.
         """
         ...
-
-    def tensors(self) -> dict[str, NDArray[Any]]: ...
-
-    def published(self, version: Version) -> None: ...
-
-    def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def load(self, state: Mapping[str, Any]) -> None: ...
 
 
 class FlatParameters:
@@ -209,7 +203,7 @@ class Optimiser:
             raise CorruptFile(f"the optimiser's state is of {theirs} parameters, not of {ours}", "learner", fix)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` exactly, but at the rates given here where the state was made with others.
+        """Continue from `state` exactly, but at the rates given here where the state was made with others.
 
         Raises:
             CorruptFile: As `check`; nothing has changed then.
@@ -237,8 +231,8 @@ def model_state(policy: TorchPolicy) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in policy.tensors().items()}
 
 
-class PolicyLearner:
-    """State of a learner of one policy, saved and restored: all of `Learner` but `update`.
+class PolicyLearner(Trained):
+    """Learner of one policy: all of `Trained`.
 
     Attributes:
         version: Last published, by this process; None before.
@@ -255,20 +249,16 @@ class PolicyLearner:
     version: Version | None = None
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """As `Learner.tensors`."""
         return self.policy.tensors()
 
     def published(self, version: Version) -> None:
-        """As `Learner.published`."""
         self.version = version
 
     def load_pretrained(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """As `Learner.load_pretrained`."""
         self.policy.load(tensors)
         self.normaliser.hold(self.policy.network.mean, self.policy.network.std)
 
     def state(self) -> dict[str, Any]:
-        """As `Learner.state`."""
         return {
             "algorithm": self.algorithm,
             "spec": self.policy.spec.to_dict(),
@@ -302,7 +292,6 @@ class PolicyLearner:
         self.optimiser.check(state["optimiser"])
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Learner.load`."""
         self.check(state)
         self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
         self.optimiser.load(state["optimiser"])

@@ -39,7 +39,7 @@ class PPO(PolicyLearner):
     Args:
         policy: The policy to train; this learner owns it.
         config: Settings.
-        normaliser: To go on from, such as a cloned policy's.
+        normaliser: Continued, such as a cloned policy's.
 
     Attributes:
         older: Earlier versions, against which the drift of data is checked that all lag.
@@ -68,7 +68,7 @@ class PPO(PolicyLearner):
         self.samples = 0
 
     def published(self, version: Version) -> None:
-        """As `Learner.published`; the reference moves to `version` where its time has come."""
+        """Note the version; the reference moves to `version` where its time has come."""
         super().published(version)
         reference, every = self.reference, self.config.reference_every
         if reference is None:
@@ -77,7 +77,6 @@ class PPO(PolicyLearner):
             reference.take(self.policy, version, self.updates)
 
     def state(self) -> dict[str, Any]:
-        """As `Learner.state`."""
         return super().state() | ({"reference": self.reference.state()} if self.reference else {})
 
     @property
@@ -85,7 +84,6 @@ class PPO(PolicyLearner):
         return super().parts | ({"reference"} if self.reference else set())
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Learner.load`."""
         self.check(state)
         if self.reference:
             self.reference.load(state["reference"])

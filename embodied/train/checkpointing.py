@@ -38,7 +38,7 @@ def restore(stages: Mapping[str, Stage], saved: Loaded) -> None:
     """Load the state of every stage.
 
     Raises:
-        CorruptFile: As `Learner.load`.
+        CorruptFile: As `Trained.load`.
         ConfigError: The checkpoint is of another number of environments.
     """
     for name, stage in stages.items():

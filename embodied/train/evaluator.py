@@ -17,7 +17,7 @@ from embodied.rollout.play import Counts, Decide, Played, play
 from embodied.runs.parts import make_env
 from embodied.runs.settings import Settings
 from embodied.spec import PolicySpec
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import EVALUATOR, KEEPER, METRICS, Episodes, Evaluated, Published
 from embodied.train.metrics import evaluation_metrics
 
@@ -50,7 +50,7 @@ class _Running:
     seeds: int = 0
 
 
-class Evaluator:
+class Evaluator(Stage):
     """Evaluates every version that is due, on environments that it keeps for the next evaluation.
 
     At most `BATCH` episodes are played at once, and only their pictures are in memory.
@@ -125,15 +125,12 @@ class Evaluator:
         return True
 
     def doing(self) -> str:
-        """As `Stage.doing`."""
         return "evaluation" if self._running is not None else ""
 
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
         return {"reached": self.reached}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`."""
         self.reached = int(state["reached"])
 
     def judge(self, result: Evaluation) -> dict[str, float]:

@@ -8,11 +8,11 @@ from embodied.buffer.consumed import record_consumed
 from embodied.buffer.store import EpisodeStore
 from embodied.episode import Episode
 from embodied.monitor.timing import Stopwatch
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import KEEPER, METRICS, Collected, Episodes, Published, Stored
 
 
-class Keeper:
+class Keeper(Stage):
     """Stores what a run's stages produce.
 
     Args:
@@ -46,16 +46,12 @@ class Keeper:
                 self._answer(self._updates.pop(0))
         return True
 
-    def doing(self) -> str:
-        """As `Stage.doing`; storing takes one tick."""
-        return ""
-
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`; every segment taken is stored, or in an open episode of the assembler."""
+        # Every segment taken is stored, or in an open episode of the assembler.
         return {"assembler": self.assembler.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`.
+        """Continue from `state`.
 
         Raises:
             DataError: The state cannot be read.

@@ -126,7 +126,7 @@ class Inbox:
 
 
 class Stage(Protocol):
-    """One stage of the loop: a state machine without sockets, sleeps or clocks.
+    """One stage of the loop: a state machine without sockets, sleeps or clocks. Stages inherit what they do not define.
 
     Attributes:
         name: Address of its messages.
@@ -141,16 +141,16 @@ class Stage(Protocol):
         ...
 
     def doing(self) -> str:
-        """Present work in one phrase, empty at rest."""
-        ...
+        """Present work in one phrase; empty at rest, and for work that takes one tick."""
+        return ""
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint: tensors, arrays and plain values."""
-        ...
+        return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        ...
+        return
 
 
 def deliver(stages: Mapping[str, Stage], now: float) -> None:

@@ -14,7 +14,7 @@ from embodied.monitor.progress import Progress
 from embodied.monitor.stats import quantiles, wilson
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.play import Counts
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import METRICS, Evaluated, Learned, Published, Stored
 
 PARTS = ("physics", "envs", "inference", "reward", "learning", "weights", "storage", "evaluation")
@@ -69,7 +69,7 @@ def evaluation_metrics(played: Counts, lengths: NDArray[np.int32]) -> dict[str, 
     }
 
 
-class StepMetrics:
+class StepMetrics(Stage):
     """Stage that writes a row once every other stage has reported an update.
 
     Args:
@@ -111,16 +111,11 @@ class StepMetrics:
             self._write(found[Learned], found[Published], found[Stored], found[Evaluated])
         return True
 
-    def doing(self) -> str:
-        """As `Stage.doing`; a row takes one tick."""
-        return ""
-
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
         return {"step": self.step, "env_steps": self.env_steps, "skipped": self.skipped}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`; rows after the checkpoint are dropped."""
+        """Continue from `state`; rows after the checkpoint are dropped."""
         self.step, self.env_steps, self.skipped = (int(state[name]) for name in ("step", "env_steps", "skipped"))
         self.writer.truncate_after(self.step)
 

@@ -10,7 +10,7 @@ from embodied.client import LocalClient, PolicyClient
 from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, WeightsHeld
 from embodied.monitor.timing import Stopwatch
 from embodied.spec import PolicySpec
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import EVALUATOR, KEEPER, METRICS, PUBLISHER, TRAINER, Published, Update, address
 from embodied.weights.manifest import Manifest, Version
 from embodied.weights.pointers import BY_SERVER
@@ -63,7 +63,7 @@ class _Pending:
     seconds: float = 0.0
 
 
-class Publisher:
+class Publisher(Stage):
     """Publishes updates one after the other.
 
     While a rollback, in the registry or on the server, holds publication, the version rolled back to is served, and the
@@ -127,15 +127,12 @@ class Publisher:
         return True
 
     def doing(self) -> str:
-        """As `Stage.doing`."""
         return "" if self._pending is None else f"waiting with version {self._pending.number}: publication is held"
 
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
         return {"number": self.number}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`."""
         self.number = int(state["number"])
 
     def pair(self, step: int, steps: Collection[int]) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from embodied.rollout.collector import Collector
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import SCORER, TRAINER, Collected, Credit, address
 
 ORIGIN = "sim-0"
 """Origin of the environments in a run's own process."""
 
 
-class Rollout:
+class Rollout(Stage):
     """Drives a collector.
 
     Args:
@@ -43,15 +43,13 @@ class Rollout:
         return True
 
     def doing(self) -> str:
-        """As `Stage.doing`."""
         return f"collecting segment {self.collector.count + 1}" if self._allowed else ""
 
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
         return self.collector.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`.
+        """Continue from `state`.
 
         Raises:
             ConfigError: The state is of another number of environments.

@@ -1,16 +1,15 @@
 """Scorer stage: gives segments their rewards."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from embodied.monitor.timing import Stopwatch
 from embodied.rewards.stage import RewardStage
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import KEEPER, SCORER, TRAINER, Collected, address
 
 
-class Scorer:
+class Scorer(Stage):
     """Scores segments in the order of their arrival.
 
     Args:
@@ -38,14 +37,3 @@ class Scorer:
                 self.outbox.put(address(TRAINER, policy), scored)
         self.outbox.put(KEEPER, scored)
         return True
-
-    def doing(self) -> str:
-        """As `Stage.doing`; a score takes one tick."""
-        return ""
-
-    def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`."""

@@ -10,7 +10,7 @@ from embodied.errors import RolloutMismatch
 from embodied.learning.learner import EpisodeLearner, Learner
 from embodied.monitor.timing import Stopwatch
 from embodied.rollout.staleness import drop_stale, version_lags
-from embodied.train.mailbox import Inbox, Outbox
+from embodied.train.mailbox import Inbox, Outbox, Stage
 from embodied.train.messages import METRICS, PUBLISHER, TRAINER, Collected, Credit, Learned, Published, Update, address
 from embodied.train.metrics import ended, rollout_metrics, successes
 from embodied.weights.manifest import Version
@@ -19,7 +19,7 @@ from embodied.weights.pointers import Hold
 Explain = Callable[[RolloutMismatch, list[Segment], int], RolloutMismatch]
 
 
-class Trainer:
+class Trainer(Stage):
     """Updates a learner with the next segment of every origin, in the order of their counts.
 
     The next segments are asked for, by credits, once the version of an update is served: every segment is then of that
@@ -91,19 +91,17 @@ class Trainer:
         return True
 
     def doing(self) -> str:
-        """As `Stage.doing`."""
         return "training" if self._waiting else ""
 
     def state(self) -> dict[str, Any]:
-        """As `Stage.state`."""
         counts = {"step": self.step, "env_steps": self.env_steps, "consumed": dict(self._consumed)}
         return {"learner": self.learner.state(), **counts}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As `Stage.load`; `present` then asks for segments.
+        """Continue from `state`; `present` then asks for segments.
 
         Raises:
-            CorruptFile: As `Learner.load`.
+            CorruptFile: As `Trained.load`.
         """
         self.learner.load(state["learner"])
         self.step, self.env_steps = int(state["step"]), int(state["env_steps"])

@@ -1,7 +1,6 @@
 """The stages of one run train two policies, each of one agent of the same environments."""
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ AGENTS = ("left", "right")
 UPDATES = 3
 
 
-class Sink:
+class Sink(Stage):
     """A stage that keeps what it is sent."""
 
     def __init__(self, name: str) -> None:
@@ -40,14 +39,6 @@ class Sink:
             return False
         self.taken.append(message.body)
         return True
-
-    def doing(self) -> str:
-        return ""
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None: ...
 
 
 def policy(agent: str) -> MLPPolicy:
