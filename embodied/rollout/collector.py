@@ -1,7 +1,7 @@
 """Collection of training segments: policies drive environments in lockstep."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -112,57 +112,46 @@ class Collector:
         return segments
 
     def state(self) -> dict[str, Any]:
-        """State of the environments and of open decisions as named arrays, from which `load` continues bit for bit."""
-        state: dict[str, Any] = {"actor/count": np.array(self.count)}
+        """State of the environments and of open decisions, nested, from which `load` continues bit for bit."""
         if self._observations is None:
-            return state
-        state |= {f"env/{name}": value for name, value in self.env.snapshot().items()}
-        for agent, seen in self._observations.items():
-            state |= {f"rows/{agent}/{name}": value for name, value in seen.rows.arrays().items()}
-            state |= {f"stream/{agent}/{name}": value for name, value in seen.streams.items()}
-            state |= {f"times/{agent}/{name}": value for name, value in seen.times.items()}
-            state[f"time/{agent}"] = seen.time
-        if self._starts is not None:
-            state |= {f"starts/{name}": getattr(self._starts, name) for name in ("ids", "seeds", "state")}
-            state |= {f"drawn/{name}": value for name, value in self._starts.drawn.items()}
-        for i, driver in enumerate(self._drivers):
-            state |= {f"driver/{i}/{name}": value for name, value in driver.state().items()}
-        return state
+            return {"count": self.count}
+        return {
+            "count": self.count,
+            "env": self.env.snapshot(),
+            "observations": {agent: asdict(seen) for agent, seen in self._observations.items()},
+            "starts": None if self._starts is None else asdict(self._starts),
+            "drivers": [driver.state() for driver in self._drivers],
+        }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from `state`.
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, whose arrays may be tensors.
 
         Raises:
-            ConfigError: The state is of another number of environments, or of other agents.
+            ConfigError: The state is of another number of environments, of other agents, or of an older format.
         """
-        self.count = int(state["actor/count"])
+        if "count" not in state:
+            raise ConfigError("the checkpoint is of an older format", "task", "resume with the version that wrote it")
+        self.count = int(state["count"])
         if len(state) == 1:
             return
-
-        def under(prefix: str) -> dict[str, Any]:
-            return {k[len(prefix) :]: np.array(v) for k, v in state.items() if k.startswith(prefix)}
-
-        times = under("time/")
-        if times.keys() != set(self.env.spec.agents):
-            what = f"the checkpoint is of agents {', '.join(times) or 'of an older format'}"
-            raise ConfigError(what[:200], "task", "resume with the task and the version the run was started with")
-        if (held := len(next(iter(times.values())))) != self.env.num_envs:
+        state = _as_arrays(state)
+        observations, starts = state["observations"], state["starts"]
+        if observations.keys() != set(self.env.spec.agents):
+            what = f"the checkpoint is of agents {', '.join(observations)}"
+            raise ConfigError(what[:200], "task", "resume with the task the run was started with")
+        if (held := len(next(iter(observations.values()))["time"])) != self.env.num_envs:
             raise ConfigError(
                 f"the checkpoint holds {held} environments, the run has {self.env.num_envs}",
                 "rollout.num_envs",
                 "resume with the number the run was started with",
             )
-        self.env.restore(under("env/"))
+        self.env.restore(state["env"])
         self._observations = {
-            agent: Observation(
-                Rows(**under(f"rows/{agent}/")), under(f"stream/{agent}/"), times[agent], under(f"times/{agent}/")
-            )
-            for agent in self.env.spec.agents
+            agent: Observation(Rows(**seen.pop("rows")), **seen) for agent, seen in observations.items()
         }
-        starts = under("starts/")
-        self._starts = Resets(**starts, drawn=under("drawn/")) if starts else None
-        for i, driver in enumerate(self._drivers):
-            driver.load(under(f"driver/{i}/"))
+        self._starts = None if starts is None else Resets(**starts)
+        for driver, own in zip(self._drivers, state["drivers"], strict=True):
+            driver.load(own)
 
     def _sampled(self, assignment: Assignment) -> Decide:
         """Decisions of a policy server, sampled with the noise of each row."""
@@ -174,3 +163,12 @@ class Collector:
                 return assignment.client.act(asked, seen.rows.noise_keys(self.seed), "sample")
 
         return decide
+
+
+def _as_arrays(value: Any) -> Any:
+    """Nested values with every array and tensor as an array of its own."""
+    if isinstance(value, Mapping):
+        return {name: _as_arrays(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_as_arrays(item) for item in value]
+    return None if value is None else np.asarray(value).copy()

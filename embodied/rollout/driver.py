@@ -1,7 +1,7 @@
 """One policy that drives agents of B environments: it asks, executes and records their rows, step by step."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -123,37 +123,20 @@ class Driver:
         self.carried = self._recorder.carry(going_on) if self._on_policy else None
         return self._recorder.pending_starts()
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Open decisions as named arrays, from which `load` continues bit for bit."""
-        state = {f"executor/{name}": value for name, value in self.executor.state().items()}
-        if self.active is not None:
-            state["active"] = self.active
-        if self.carried is not None:
-            for name in CarriedDecisions.__dataclass_fields__:
-                value = getattr(self.carried, name)
-                parts = {f"/{key}": array for key, array in value.items()} if isinstance(value, dict) else {"": value}
-                state |= {f"carried/{name}{key}": array for key, array in parts.items()}
-        return state
+    def state(self) -> dict[str, Any]:
+        """Open decisions, nested, from which `load` continues bit for bit."""
+        carried = None if self.carried is None else asdict(self.carried)
+        return {"executor": self.executor.state(), "active": self.active, "carried": carried}
 
-    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
 
         Raises:
             DataError: It is the state of other rows, or of a policy with other chunks.
         """
-        self.executor.load({n.removeprefix("executor/"): v for n, v in state.items() if n.startswith("executor/")})
-        self.active = state.get("active")
-        self.carried = None
-        if "carried/row" in state:
-            groups: dict[str, Any] = {"observations": {}, "stored": {}}
-            for name, value in state.items():
-                if name.startswith("carried/"):
-                    _, own, *key = name.split("/", 2)
-                    if key:
-                        groups[own][key[0]] = value
-                    else:
-                        groups[own] = value
-            self.carried = CarriedDecisions(**groups)
+        self.executor.load(state["executor"])
+        self.active, carried = state["active"], state["carried"]
+        self.carried = None if carried is None else CarriedDecisions(**carried)
 
     def _joined(self, observations: Mapping[str, Observation]) -> Observation:
         """The rows of all agents, those of parked ones with `rows.step` -1."""

@@ -54,4 +54,4 @@ class Rollout(Stage):
         Raises:
             ConfigError: The state is of another number of environments.
         """
-        self.collector.load(dict(state))
+        self.collector.load(state)
