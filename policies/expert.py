@@ -47,10 +47,10 @@ class Reader(nn.Module):
     """Pictures, words and state to P tokens that attend to each other.
 
     Args:
-        senses: What is read.
+        senses: Streams that are read.
         channels: Of the convolutions, which the words steer. One token holds where each channel is active.
-        grid: Whether one more of stride 2 makes each cell of its maps a token too. Few demonstrations teach to point,
-            and are learned by heart from cells.
+        grid: Whether one more of stride 2 makes each cell of its maps a token too. A network with
+            cells overfits few demonstrations.
         width, layers, heads: Of the transformer.
     """
 

@@ -63,9 +63,9 @@ def layers(network: nn.Module) -> dict[str, Any]:
 
 
 def merged(network: nn.Module) -> dict[str, Tensor]:
-    """The state of `network` as if it had never been adapted: its own names, W + (alpha / r) B A for what was.
+    """The state of `network` without adapters: its own names, with W + (alpha / r) B A for adapted weights.
 
-    What was not adapted is shared, not copied.
+    Other tensors are shared, not copied.
     """
     state, adapted = network.state_dict(), layers(network)
     for name, layer in adapted.items():

@@ -52,7 +52,7 @@ class Evaluated:
 
 
 def check_chunk(chunk: int, execute: int) -> None:
-    """Raise a `ConfigError` unless chunks may have so many actions, and so many of them may be executed; 0 for all."""
+    """Raise a `ConfigError` unless chunk length and executed actions (0 for all) are within bounds."""
     if not 1 <= chunk <= MAX_CHUNK or not 0 <= execute <= chunk:
         fix = f"give chunk 1 to {MAX_CHUNK}, and execute up to chunk, 0 for all of it"
         raise ConfigError(f"chunk {chunk}, execute {execute}", "policy", fix)
@@ -72,7 +72,7 @@ class PolicyNetwork(nn.Module):
         state: F.
 
     Attributes:
-        critic: What `value` alone trains; a network makes it.
+        critic: Module that `value` alone trains; subclasses make it.
         value_reads_rest: Whether `value` needs pictures and words, or numbers alone.
         stored: As `PolicySpec.stored`.
 

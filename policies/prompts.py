@@ -17,7 +17,7 @@ class PictureTokens(nn.Module):
         shape: [H, W, 3] of a picture.
         channels: Of the convolutions.
         width, layers, heads: Of the transformer over the embeddings; no layers for none.
-        grid: Whether there are cells. Few demonstrations teach to point, and are learned by heart from cells.
+        grid: Whether there are cells. A network with cells overfits few demonstrations.
 
     Attributes:
         cells: How many embeddings.

@@ -48,7 +48,7 @@ class Senses:
         """The streams of these names, or of one name; `pictures` None takes every picture that the body offers.
 
         Raises:
-            SpecMismatch: The body does not offer one, it is of another kind, it is named twice, or it is a picture
+            SpecMismatch: The env does not offer one, it is of another kind, it is named twice, or it is a picture
                 whose name is another input's.
         """
         offered = {stream.name: stream for stream in agent.observations}
@@ -59,7 +59,7 @@ class Senses:
                 if list(names).count(name) > 1:
                     raise SpecMismatch(f"the policy's {kind} names {name} twice", f"stream {name}", "name it once")
                 if name not in offered:
-                    what = f"the policy's {kind} names {name}, which the body does not offer"
+                    what = f"the policy's {kind} names {name}, which the env does not offer"
                     fix = nearest(name, offered)
                     if kind == "pictures":
                         fix = f"give env.cameras, such as env.cameras=[front], or {fix}"

@@ -27,7 +27,7 @@ class TorchPolicy:
         actions: Action streams.
         senses: Streams that are read.
         network: Decides.
-        extra: What else identifies the policy: kind and sizes.
+        extra: Further identity of the policy: kind and sizes.
         execute: Actions of a chunk to execute before asking again; all of them where 0.
         block: Rows of every forward pass in `act`: one shape, so that a row's sums never depend on the batch around it.
         stored: As `PolicySpec.stored`.

@@ -80,7 +80,7 @@ class VLANetwork(PolicyNetwork):
     """A network whose critic has an own view of the numbers where some are its alone, and else reads `features`.
 
     Args:
-        senses: What is read.
+        senses: Streams that are read.
         scale: [D] physical units of one raw unit.
         settings: Of the policy.
     """
@@ -117,7 +117,7 @@ class VLAPolicy(TorchPolicy):
         config: Fields of the policy's settings.
 
     Attributes:
-        kind: What the spec calls it.
+        kind: Its name in the spec.
         settings_type: Its settings.
         network_type: Its network, which may draw from torch's global generator: the seed sets that for it alone.
 

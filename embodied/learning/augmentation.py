@@ -1,11 +1,11 @@
-"""Augmentation of demonstrations, so that a clone leans on what matters."""
+"""Augmentation of the words and pictures of demonstrations."""
 
 import torch
 from torch import Tensor
 
 
 def vary_words(tokens: Tensor, dropout: float, vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Instructions with words that nobody knows, which begin later: word dropout (Iyyer et al. 2015, "Deep unordered
+    """Instructions with unknown words, which begin later: word dropout (Iyyer et al. 2015, "Deep unordered
     composition rivals syntactic methods for text classification", section 3.1), and a shift.
 
     A word that is left out becomes another one drawn from the whole vocabulary, since that is what a word looks like

@@ -29,15 +29,15 @@ class BCConfig:
     """Settings of behaviour cloning.
 
     Attributes:
-        steps: Gradient steps of one `fit`; few, since a handful of demonstrations is soon learned by heart.
-        seconds: Of wall time after which a `fit` ends, whatever its steps, but not before the first; 0 for no limit
-            (one that is cut by it does not repeat bit for bit).
+        steps: Gradient steps of one `fit`; few, since a handful of demonstrations is soon overfitted.
+        seconds: Wall time after which a `fit` ends, but not before its first step; 0 for no limit. A `fit` that it
+            ends does not repeat bit for bit.
         batch: Decisions in each step, drawn with replacement.
         lr: Learning rate at the first step of a `fit`; falls to zero along a half cosine.
         std_floor: Least standard deviation of the normaliser, in physical units.
         initial_std: Standard deviation of raw actions that the clone starts reinforcement learning with.
-        word_dropout: Share of an instruction's words that others take the place of, while it begins anywhere among the
-            places for words, so that the clone reads phrasings it was never shown; 0 for neither.
+        word_dropout: Share of an instruction's words that random words replace, while the instruction is shifted, so
+            that the clone reads phrasings that were never demonstrated; 0 for neither.
         picture_jitter: Channels of a picture are multiplied by factors up to this far from 1.
         picture_shift: Pixels by which a picture moves at most. Both 0 show pictures as they were.
         max_grad_norm: The gradient is scaled down to this norm.

@@ -36,7 +36,7 @@ def demonstrated(track: Track) -> NDArray[np.bool_]:
 
 
 def windows(track: Track, chunk: int) -> tuple[NDArray[np.intp], NDArray[np.float32], NDArray[np.bool_]]:
-    """Actions that were executed from each demonstrated step on, whatever chunks they were decided in.
+    """Actions that were executed from each demonstrated step on, across the chunks in which they were decided.
 
     Args:
         track: L steps.

@@ -9,7 +9,7 @@ from embodied.learning.losses import masked_mean
 
 Correction = Literal["none", "truncated", "masked"]
 
-# Beyond these the data are too far from the policy for any weight to mend (see `diagnose`).
+# Beyond these bounds the data are too far from the policy for any weighting (see `diagnose`).
 RATIO, LEAST_ESS, MOST_KL, MOST_CHI2 = (0.5, 2.0), 0.3, 0.1, 1.0
 
 
@@ -60,7 +60,7 @@ def diagnose(log_ratio: Tensor, mask: Tensor, weights: Tensor) -> dict[str, floa
 
     Args:
         log_ratio, mask: As for `importance_weights`, with at least one number that counts.
-        weights: What that gave.
+        weights: Of `importance_weights`.
 
     Returns:
         `ratio`, mean rho. `ess`, the effective sample size (sum rho)^2 / (N sum rho^2) as a share (Kong 1992, "A note

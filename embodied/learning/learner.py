@@ -91,7 +91,7 @@ class FlatParameters:
 
     @torch.no_grad()
     def bind(self) -> Tensor:
-        """Let the parameters be views of the flat array, whoever trained them since; returns the zeroed gradient."""
+        """Make the parameters views of the flat array, at their present values; returns the zeroed gradient."""
         gradient = self.values.grad
         assert gradient is not None
         gradient.zero_()
@@ -104,15 +104,15 @@ class FlatParameters:
 
 
 class Optimiser:
-    """Adam with a clipped gradient norm that steps over what is not finite.
+    """Adam with a clipped gradient norm, which skips steps that are not finite.
 
     Args:
-        parameters: What is trained; those that need no gradient are left alone.
+        parameters: Trained, but for those that need no gradient.
         lr: Learning rate; may be changed at any time.
         max_grad_norm: The gradient is scaled down to this norm.
         max_skipped: How many steps in a row may be skipped.
-        apart: Some of the parameters, which get a learning rate and a clipped norm of their own.
-        apart_lr: That rate; it stays.
+        apart: Parameters with a separate learning rate and clipped norm.
+        apart_lr: That learning rate, which stays.
 
     Raises:
         ConfigError: Nothing is left to train.
@@ -149,7 +149,7 @@ class Optimiser:
         self.adam.param_groups[0]["lr"] = value
 
     def step(self, losses: Tensor | Iterator[Tensor]) -> float:
-        """One step down a loss, or down the sum of several that are asked for one by one.
+        """One step down a loss, or down the sum of several that are computed one by one.
 
         Returns:
             The norm before clipping of the gradient of the parameters that are not apart; NaN for a skipped step.
@@ -216,10 +216,9 @@ class Optimiser:
         self.skipped, self.skipped_in_a_row = int(state["skipped"]), int(state["skipped_in_a_row"])
 
     def _made_with(self, state: Mapping[str, Any]) -> list[float]:
-        """The rates that the optimiser of a state was made with.
+        """Learning rates that the optimiser of a state was made with.
 
-        States of before these were saved tell only of rates that stay, such as the critic's; the first one's may have
-        moved, and is taken to be as it is given here.
+        Older states lack them. The present rate of their first group may have moved, so it is taken as given here.
         """
         if "rates" in state:
             return list(state["rates"])

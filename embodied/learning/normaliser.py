@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 EVER = 10**15
-"""Observations that weigh more than any run will make."""
+"""Count that outweighs the observations of any run."""
 
 
 class Normaliser:
     """Mean and variance of F numbers over everything seen, in float64.
 
     Batches are merged by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-    variances", 1979. What is in use by a policy is a frozen copy (`mean`, `std`) within its version.
+    variances", 1979. A policy uses a frozen copy (`mean`, `std`) within its version.
 
     Args:
         size: F.
@@ -48,7 +48,7 @@ class Normaliser:
         return np.maximum(np.sqrt(self.m2 / self.count), self.floor)
 
     def hold(self, mean: Tensor, std: Tensor) -> None:
-        """Keep the mean and standard deviation [F] that weights were trained with, as if seen for ever."""
+        """Fix the mean and standard deviation [F] that weights were trained with; observations hardly move them."""
         self.count = EVER
         self.mean = mean.double().cpu().numpy().copy()
         self.m2 = std.double().cpu().numpy() ** 2 * EVER

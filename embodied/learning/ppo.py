@@ -187,7 +187,7 @@ class PPO(PolicyLearner):
         return replace(batch, log_probs=evaluated.log_probs, weights=weights), found
 
     def _compared(self, batch: Batch) -> Batch:
-        """The batch with what the reference says of its actions."""
+        """The batch with the reference's log-probabilities of its actions."""
         reference = self.reference
         if reference is None:
             return batch
@@ -211,7 +211,7 @@ class PPO(PolicyLearner):
         return sum(sound) / max(len(sound), 1)
 
     def _losses(self, batch: Batch, rows: Tensor) -> Tensor | Iterator[Tensor]:
-        """The loss of a minibatch, or with `micro_batch` its terms, whose sum it is, each made when it is asked for."""
+        """The loss of a minibatch; with `micro_batch` the terms of its sum, each computed on demand."""
         parts = rows.split(min(self.config.micro_batch or len(rows), len(rows)))
         if len(parts) == 1:
             return self._loss(batch.take(rows))
@@ -220,7 +220,7 @@ class PPO(PolicyLearner):
         return (self._loss(part, len(part) / len(rows), int(part.executed.sum()) / actions) for part in taken)
 
     def _loss(self, part: Batch, decisions: float = 1.0, actions: float = 1.0) -> Tensor:
-        """The loss of a minibatch, or what a part of it adds; each mean then weighs as much as it has of the whole's.
+        """The loss of a minibatch, or the term that a part of it adds, each mean weighted by the part's share.
 
         Args:
             decisions, actions: The part's share of the minibatch's decisions, and of its executed actions.
@@ -266,7 +266,7 @@ class PPO(PolicyLearner):
 
 
 def _parts(batch: Batch, at_once: int) -> Iterator[Batch]:
-    """The batch in pieces of at most so many decisions, for passes without gradient."""
+    """The batch in pieces of at most `at_once` decisions, for passes without gradient."""
     if len(batch) <= at_once:
         yield batch
         return

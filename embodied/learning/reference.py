@@ -1,4 +1,4 @@
-"""A policy to stay close to: a frozen copy of what the learner trains, with the version whose weights it holds."""
+"""Reference policy that training stays close to: a frozen copy of the policy, with the weights of one version."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -17,14 +17,13 @@ MOST_LOG_RATIO = 20.0
 
 
 class Reference:
-    """A network that never trains. What it holds is exactly one published version, its normaliser included.
+    """A network that never trains and has the weights of one published version, its normaliser included.
 
     Args:
-        policy: What is copied, shape and all; parameters that do not train are shared with it, since nothing changes
-            them.
+        policy: Copied; parameters that do not train are shared with it.
 
     Attributes:
-        version: Whose weights it holds; None before `take`.
+        version: Version of its weights; None before `take`.
         updates: The learner's updates when it took them.
     """
 
@@ -50,7 +49,7 @@ class Reference:
 
         Args:
             numbers: [N, F + C] physical; the reference normalises them as its own version did.
-            inputs: What else is read: pictures and words.
+            inputs: Pictures and words.
             actions, stored: As in `PolicyNetwork.evaluate_actions`.
         """
         return self.network.evaluate_actions(inputs | self.network.normalise(numbers), actions, stored).log_probs
@@ -63,7 +62,7 @@ class Reference:
         return {"version": list(self.version), "updates": self.updates, "model": model}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state` exactly.
+        """Continue from `state` exactly.
 
         Raises:
             CorruptFile: It is of another network; nothing has changed then.

@@ -86,7 +86,7 @@ def play(
 def play_together(
     env: Env, drivers: Sequence[Driver], seeds: ArrayLike, *, id: str, mode: str, source: Source = Source.POLICY
 ) -> list[Played]:
-    """One episode of each seed on `env`, whose agents are driven by several policies; what each policy's agents did.
+    """One episode of each seed on `env`, whose agents are driven by several policies; the episodes of each policy.
 
     Args:
         env, seeds, mode, source: As of `play`.

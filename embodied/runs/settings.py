@@ -44,7 +44,8 @@ class RolloutSettings:
     Attributes:
         num_envs: Environments stepped together.
         steps: Control steps of a segment.
-        max_lag: Updates that a trained step may be behind the learner; older steps are dropped.
+        max_lag: Updates that a trained step may be behind the learner; older steps are dropped. Chunks that began in
+            the segment before may lag one update more.
     """
 
     num_envs: Rows = 64

@@ -137,12 +137,12 @@ def stored(
 ) -> Iterator[Episode]:
     """Stored episodes that succeeded and of which a human or a script chose some step, read one by one.
 
-    Their order is that of the names of their files, and within a file its own, so that a copied folder gives the same.
+    Files are read in the order of their names, so that a copied folder gives the same order.
 
     Args:
         folder: Of episode files.
         policy: Learns from them.
-        count: The first so many; 0 for all.
+        count: Most episodes; 0 for all.
         memory_bytes: Most bytes that may be kept of them.
         say: Called with a line for each damaged file that is left out.
         agent: Name of the track to learn from.

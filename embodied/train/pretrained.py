@@ -20,15 +20,15 @@ _DAMAGED = "give other weights"
 
 
 def find_weights(source: str, runs: Path, policy: str) -> str:
-    """`source` with nothing left open: an absolute path, or `<run folder>:<version number>`.
+    """`source` resolved: an absolute path, or `<run folder>:<version number>`.
 
     Args:
         source: `run`, `run:version`, a checkpoint's folder, or a safetensors file.
         runs: Folder of all runs.
-        policy: Whose versions, where the run has several.
+        policy: Name of the policy, for a run with several.
 
     Raises:
-        UserError: There is no such thing.
+        UserError: `source` names nothing that exists.
         WeightsRefused: The run does not keep that version.
     """
     path = Path(source)
@@ -46,7 +46,7 @@ def find_weights(source: str, runs: Path, policy: str) -> str:
 
 
 def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:
-    """The tensors that `find_weights` names, every byte verified that something tells of, and fit for `policy`.
+    """The tensors that `find_weights` names, verified where a checksum exists, and fit for `policy`.
 
     Raises:
         UserError, CorruptFile: They are gone or damaged.

@@ -140,7 +140,7 @@ class Publisher(Stage):
         name = self._spec.name
         try:
             before = self._registry.pointers(name).paired
-            # A later one's checkpoint is of a continuation that was left.
+            # Later checkpoints belong to a continuation that was abandoned.
             paired = {version.number: old for version, old in before.items() if old < step and old in steps}
             self._registry.pair(name, {**paired, self.number: step})
         except CorruptFile as error:

@@ -22,8 +22,8 @@ Explain = Callable[[RolloutMismatch, list[Segment], int], RolloutMismatch]
 class Trainer(Stage):
     """Updates a learner with the next segment of every origin, in the order of their counts.
 
-    The next segments are asked for, by credits, once the version of an update is served: every segment is then of that
-    version, whatever becomes of messages on their way.
+    Credits for the next segments are sent once the version of an update is served. Every segment is then of that
+    version, even where messages are lost or delayed.
 
     Args:
         learner: Trained; an `EpisodeLearner` is only published.
