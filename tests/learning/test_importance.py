@@ -62,7 +62,7 @@ def test_equal_loops(seed, n, k, spread, correction) -> None:
     mean, chi2 = rho.mean(), (rho**2).mean() - 1.0
     ess, kl = rho.sum() ** 2 / (len(rho) * (rho**2).sum()), -np.log(rho).mean()
     wanted = {"ratio": mean, "ess": ess, "kl": kl, "chi2": chi2, "masked": (weight == 0).mean()}
-    assert {name: said[name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
+    assert {name: said[name] for name in wanted} == pytest.approx(wanted, rel=1e-9, abs=1e-6)
     assert said["alerts"] == sum(map(bool, (not 0.5 <= mean <= 2.0, ess < 0.3, abs(kl) > 0.1, chi2 > 1.0)))
 
 
