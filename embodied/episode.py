@@ -73,18 +73,49 @@ class Track:
     @property
     def decided(self) -> NDArray[np.float32]:
         """[L, D] actions of the decisions, `actions[decision, k]`; NaN where a step executes no decision."""
-        return decided_actions(self.actions, self.decision, self.k)
+        if not len(self.actions):
+            return np.full((len(self), self.actions.shape[2]), np.nan, np.float32)
+        chosen = self.actions[self.decision, self.k]
+        chosen[self.decision < 0] = np.nan
+        return chosen
+
+    @property
+    def changed_steps(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """[L] whether the requested action is not the decision's; [L] whether the executed one is not as requested."""
+        none = np.zeros(len(self), bool)
+        requested, executed = self.action_requested, self.action_executed
+        return (
+            none if requested is None else _differ(requested, self.decided),
+            none if executed is None else _differ(executed, self.requested),
+        )
+
+    def set_actions(
+        self,
+        requested: NDArray[np.float32] | None,
+        executed: NDArray[np.float32] | None,
+        rule: NDArray[np.uint8] | None,
+    ) -> None:
+        """Set the three action arrays, each to None where no step differs from the usual."""
+        self.action_requested, self.action_executed, self.action_rule = requested, executed, rule
+        of_requested, of_executed = self.changed_steps
+        if not of_executed.any():
+            self.action_executed = None
+        if not of_requested.any():
+            self.action_requested = None
+        if rule is not None and not rule.any():
+            self.action_rule = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays and JPEG files."""
+        arrays = (*vars(self).values(), *self.observations.values(), *self.times.values())
+        files = sum(len(file) for files in self.jpeg.values() for file in files)
+        return files + sum(value.nbytes for value in arrays if isinstance(value, np.ndarray))
 
 
-def decided_actions(
-    actions: NDArray[np.float32], decision: NDArray[np.int32], k: NDArray[np.int32]
-) -> NDArray[np.float32]:
-    """[L, D] actions of decisions [N, K, D] at [L] places (decision, k); NaN where `decision` is -1."""
-    if not len(actions):
-        return np.full((len(k), actions.shape[2]), np.nan, np.float32)
-    chosen = actions[decision, k]
-    chosen[decision < 0] = np.nan
-    return chosen
+def _differ(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """[L] whether rows differ, NaN being equal to NaN."""
+    return ((one != other) & ~(np.isnan(one) & np.isnan(other))).any(axis=1)
 
 
 _PRECEDENCE = (

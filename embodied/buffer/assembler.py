@@ -1,11 +1,13 @@
 """Assembly of whole episodes from segments."""
 
+from typing import Any
+
 import numpy as np
 
-from embodied.buffer.assembler_state import AssemblerState, EndedTrack, IncompleteEpisode, Key, OpenTrack, Start
-from embodied.buffer.track_parts import Arrays, SegmentRows, as_track
+from embodied.buffer.assembler_state import AssemblerState, IncompleteEpisode, Key, Start, UnfinishedTrack
+from embodied.buffer.track_parts import Arrays, SegmentRows, join
 from embodied.data import Outcome, Segment
-from embodied.episode import Episode
+from embodied.episode import Episode, Track
 from embodied.errors import DataError
 from embodied.spec import EnvSpec
 
@@ -63,6 +65,7 @@ class EpisodeAssembler:
         agents = segment.rows.agent[0].tolist()
         events = _events(segment, envs)
         attempt = _attempt(segment.id, self.attempt)
+        form = _form(segment)
         rows = SegmentRows(segment)
         origin = segment.origin or ORIGIN
         done: list[Episode] = []
@@ -70,33 +73,32 @@ class EpisodeAssembler:
         for b in range(width):
             key = origin, segment.mode, envs[b], agents[b]
             if key in state.early:
-                self._begin(key, segment, state.early.pop(key), attempt, 0, b)
-            self._continue(key, segment, b)
+                self._begin(key, segment, state.early.pop(key), attempt, form, 0, b)
+            self._continue(key, segment, form, b)
             since = 0
             for t, index in events[b]:
                 if index >= 0 and t == length:
                     state.early[key] = _start(segment, index)
                 elif index >= 0:
-                    self._begin(key, segment, _start(segment, index), attempt, t, b)
+                    self._begin(key, segment, _start(segment, index), attempt, form, t, b)
                     since = t
                 elif (track := state.open.pop(key, None)) is not None:
-                    _extend(track, segment, rows, since, t + 1, b)
+                    _extend(track, segment, rows, attempt, since, t + 1, b)
                     outcome, final = Outcome(int(segment.outcomes[t, b])), -index - 1
                     last = {name: segment.final[name][final : final + 1] for name in segment.observations}
-                    ended = EndedTrack(
-                        as_track(track.parts, last, track.policy, outcome), attempt, track.task, track.start,
-                        track.reward_versions, track.segments,
-                    )  # fmt: skip
-                    if (episode := self._end(key, track.number, ended)) is not None:
+                    track.whole, track.parts = join(track.parts, last, segment.policy, outcome), []
+                    if (episode := self._end(key, track)) is not None:
                         done.append(episode)
                 else:
                     _, number, counted = state.numbers.get(key, (0, 0, 0))
                     self._drop(key, number - counted + int(segment.rows.episode[t, b]))
             if key in state.open:
-                _extend(state.open[key], segment, rows, since, length, b)
+                _extend(state.open[key], segment, rows, attempt, since, length, b)
         return done
 
-    def _begin(self, key: Key, segment: Segment, start: Start, attempt: int, t: int, b: int) -> None:
+    def _begin(
+        self, key: Key, segment: Segment, start: Start, attempt: int, form: tuple[Any, ...], t: int, b: int
+    ) -> None:
         """Open a track, whose episode gets the next number.
 
         Environments that are made anew within an attempt, such as those of another evaluation, count from 0 again;
@@ -111,41 +113,39 @@ class EpisodeAssembler:
         else:
             number += counted - last if counted > last else 1 + counted
         self._state.numbers[key] = attempt, number, counted
-        self._state.open[key] = OpenTrack(number, counted, segment.policy, segment.task, start)
+        self._state.open[key] = UnfinishedTrack(number, counted, form, segment.task, start, attempt)
         if len(self.agents) > 1:
             self._pass(key, number)
 
-    def _continue(self, key: Key, segment: Segment, b: int) -> None:
+    def _continue(self, key: Key, segment: Segment, form: tuple[Any, ...], b: int) -> None:
         """Drop the open track of a row unless the segment goes on at the step after its last one."""
         track = self._state.open.get(key)
         if track is None:
             return
         goes_on = int(segment.rows.episode[0, b]) == track.counted
-        fits = goes_on and int(segment.rows.step[0, b]) == track.steps and track.policy == segment.policy
-        if track.parts:
-            fits &= track.parts[-1].fits(segment)
-        if not fits:
+        if not goes_on or int(segment.rows.step[0, b]) != track.steps or form != track.form:
             del self._state.open[key]
             if not goes_on:  # an episode that goes on is counted at its end
                 self._drop(key, track.number)
 
-    def _end(self, key: Key, number: int, ended: EndedTrack) -> Episode | None:
+    def _end(self, key: Key, track: UnfinishedTrack) -> Episode | None:
         """The episode, if the track is the last of its agents'."""
         agent = key[3]
         if len(self.agents) == 1:
-            return self._episode(key, number, {agent: ended})
+            return self._episode(key, {agent: track})
         episodes = self._state.incomplete.setdefault(key[:3], {})
-        episode = episodes.setdefault(number, IncompleteEpisode())
+        episode = episodes.setdefault(track.number, IncompleteEpisode())
         if episode.dropped:
             return None
-        if agent in episode.tracks or any(other.start.seed != ended.start.seed for other in episode.tracks.values()):
-            self._drop(key, number)
+        if agent in episode.tracks or any(other.start.seed != track.start.seed for other in episode.tracks.values()):
+            self._drop(key, track.number)
             return None
-        episode.tracks[agent] = ended
-        self._incomplete_bytes += ended.nbytes
+        before = episode.nbytes
+        episode.tracks[agent] = track
+        self._incomplete_bytes += episode.nbytes - before
         if len(episode.tracks) == len(self.agents):
-            self._incomplete_bytes -= episodes.pop(number).nbytes
-            return self._episode(key, number, episode.tracks)
+            self._incomplete_bytes -= episodes.pop(track.number).nbytes
+            return self._episode(key, episode.tracks)
         self._bound(key)
         return None
 
@@ -183,23 +183,27 @@ class EpisodeAssembler:
             number, env = min(waiting)
             self._drop((*env, 0), number)
 
-    def _episode(self, key: Key, number: int, tracks: dict[int, EndedTrack]) -> Episode:
+    def _episode(self, key: Key, tracks: dict[int, UnfinishedTrack]) -> Episode:
         origin, mode, env, _ = key
         ended = [tracks[index] for index in sorted(tracks)]
         segments = list(dict.fromkeys(name for each in ended for name in each.segments))
-        for each in ended:
-            if each.segments != segments[: len(each.segments)]:
-                place = np.array([segments.index(name) for name in each.segments], np.int32)
-                each.track.segment = place[each.track.segment]
+        agents: dict[str, Track] = {}
+        for index, each in zip(sorted(tracks), ended, strict=True):
+            assert each.whole is not None
+            agents[self.agents[index]] = each.whole
+            if each is not ended[0]:
+                each.whole.segment = np.array([segments.index(name) for name in each.segments], np.int32)[
+                    each.whole.segment
+                ]
         first = ended[0]
         return Episode(
-            id=f"{origin}/{mode}/{max(each.attempt for each in ended)}-{env:04d}-{number:06d}",
+            id=f"{origin}/{mode}/{max(each.attempt for each in ended)}-{env:04d}-{first.number:06d}",
             task=first.task,
             mode=mode,
             reward_version="+".join(dict.fromkeys(name for each in ended for name in each.reward_versions)),
             seed=first.start.seed,
             spec=self.spec,
-            agents={self.agents[index]: tracks[index].track for index in sorted(tracks)},
+            agents=agents,
             initial_state=first.start.state,
             drawn=first.start.drawn,
             segments=segments,
@@ -276,11 +280,16 @@ def _start(segment: Segment, index: int) -> Start:
     return Start(int(starts.seeds[index]), starts.state[index].copy(), drawn)
 
 
-def _extend(track: OpenTrack, segment: Segment, rows: SegmentRows, since: int, until: int, b: int) -> None:
-    if segment.id not in track.segments:
-        track.segments.append(segment.id)
+def _form(segment: Segment) -> tuple[Any, ...]:
+    return (segment.policy, *segment.actions.shape[2:], segment.state_hash is not None, *sorted(segment.observations))
+
+
+def _extend(
+    track: UnfinishedTrack, segment: Segment, rows: SegmentRows, attempt: int, since: int, until: int, b: int
+) -> None:
+    track.parts.append(rows.part(since, until, b, track.parts, track.steps))
+    track.steps += until - since
+    track.attempt = attempt
+    track.segments += (segment.id,)
     if segment.reward_version not in track.reward_versions:
-        track.reward_versions.append(segment.reward_version)
-    part = rows.part(since, until, b, track.parts, len(track.segments) - 1)
-    track.parts.append(part)
-    track.steps += part.steps
+        track.reward_versions += (segment.reward_version,)

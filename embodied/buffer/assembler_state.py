@@ -1,15 +1,15 @@
 """Unfinished episodes of an assembler, and their form in a checkpoint."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied.buffer.packing import pack_arrays, unpack_arrays
-from embodied.buffer.track_parts import Arrays, TrackPart, join
+from embodied.buffer.track_parts import Arrays, TrackPart
 from embodied.data import Outcome
 from embodied.episode import Track
 from embodied.errors import DataError
@@ -18,6 +18,7 @@ EnvKey = tuple[str, str, int]
 """Origin, mode and environment."""
 Key = tuple[str, str, int, int]
 """Origin, mode, environment and agent."""
+_ARRAY = 1
 
 
 @dataclass
@@ -30,41 +31,30 @@ class Start:
 
 
 @dataclass
-class OpenTrack:
-    """A track whose end has not arrived.
+class UnfinishedTrack:
+    """A track of an episode that is not complete.
 
     Attributes:
         number: Of the episode; unique for one environment, mode and attempt of an origin.
         counted: `Rows.episode`, which counts anew in environments that are made anew.
+        form: Policy, K, D, whether there are state hashes, and stream names: the same in all its segments.
+        attempt: Of the last segment.
         steps: Length so far.
-        parts: One per segment.
+        parts: One per segment; none once the track has ended.
+        whole: The track, once it has ended.
     """
 
     number: int
     counted: int
-    policy: str
+    form: tuple[Any, ...]
     task: str
     start: Start
-    reward_versions: list[str] = field(default_factory=list)
-    segments: list[str] = field(default_factory=list)
+    attempt: int
+    reward_versions: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
     steps: int = 0
     parts: list[TrackPart] = field(default_factory=list)
-
-
-@dataclass
-class EndedTrack:
-    """A whole track, and what its episode needs besides."""
-
-    track: Track
-    attempt: int
-    task: str
-    start: Start
-    reward_versions: list[str]
-    segments: list[str]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in _track_arrays(self.track).values())
+    whole: Track | None = None
 
 
 @dataclass
@@ -72,18 +62,18 @@ class IncompleteEpisode:
     """An episode of which some agents have ended.
 
     Attributes:
-        tracks: Agent index to its track.
+        tracks: Agent index to its whole track.
         passed: Agents that began a later episode.
         dropped: Whether a part was lost, so that the other parts are dropped as they arrive.
     """
 
-    tracks: dict[int, EndedTrack] = field(default_factory=dict)
+    tracks: dict[int, UnfinishedTrack] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     dropped: bool = False
 
     @property
     def nbytes(self) -> int:
-        return sum(ended.nbytes for ended in self.tracks.values())
+        return sum(track.whole.nbytes for track in self.tracks.values() if track.whole)
 
 
 @dataclass
@@ -99,7 +89,7 @@ class AssemblerState:
         dropped: Episodes lost so far.
     """
 
-    open: dict[Key, OpenTrack] = field(default_factory=dict)
+    open: dict[Key, UnfinishedTrack] = field(default_factory=dict)
     early: dict[Key, Start] = field(default_factory=dict)
     incomplete: dict[EnvKey, dict[int, IncompleteEpisode]] = field(default_factory=dict)
     numbers: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
@@ -107,35 +97,8 @@ class AssemblerState:
     dropped: int = 0
 
     def pack(self) -> Arrays:
-        """The state as arrays of bytes, `data` and `meta`, which is JSON."""
-        arrays: Arrays = {}
-        meta: dict[str, Any] = {"dropped": self.dropped, "seen": list(self.seen)}
-        meta["numbers"] = [[*key, *numbers] for key, numbers in self.numbers.items()]
-        meta["open"] = []
-        for n, (key, track) in enumerate(self.open.items()):
-            if track.parts:
-                _put(arrays, f"open/{n}/part", _part_arrays(join(track.parts)))
-            row = [track.number, track.counted, track.policy, track.task, track.reward_versions, track.segments]
-            meta["open"].append([*key, row, _put_start(arrays, f"open/{n}/start", track.start)])
-        meta["early"] = [
-            [*key, _put_start(arrays, f"early/{n}/start", start)] for n, (key, start) in enumerate(self.early.items())
-        ]
-        meta["incomplete"] = []
-        for env, episodes in self.incomplete.items():
-            for number, episode in episodes.items():
-                tracks = []
-                for agent, ended in episode.tracks.items():
-                    place = f"incomplete/{len(meta['incomplete'])}-{agent}"
-                    _put(arrays, f"{place}/part", _track_arrays(ended.track))
-                    whole = [ended.track.policy, int(ended.track.outcome), ended.attempt, ended.task]
-                    seed = _put_start(arrays, f"{place}/start", ended.start)
-                    tracks.append([agent, *whole, seed, ended.reward_versions, ended.segments])
-                meta["incomplete"].append([*env, number, sorted(episode.passed), episode.dropped, tracks])
-        meta["arrays"], data = pack_arrays(arrays)
-        return {
-            "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8).copy(),
-            "data": np.frombuffer(data, np.uint8).copy(),
-        }
+        """The state as an array of bytes."""
+        return {"packed": np.frombuffer(msgpack.packb(vars(self), default=_plain), np.uint8).copy()}
 
     @classmethod
     def unpack(cls, state: Mapping[str, NDArray[Any]]) -> "AssemblerState":
@@ -145,75 +108,46 @@ class AssemblerState:
             DataError: It is no such state.
         """
         try:
-            meta = json.loads(np.asarray(state["meta"], np.uint8).tobytes())
-            arrays = _Tree(unpack_arrays(meta["arrays"], np.asarray(state["data"], np.uint8).tobytes()))
-            made = cls(dropped=int(meta["dropped"]), seen=dict.fromkeys(map(str, meta["seen"])))
-            for *key, attempt, number, counted in meta["numbers"]:
-                made.numbers[_key(key)] = attempt, number, counted
-            for n, (*key, (number, counted, policy, task, versions, segments), seed) in enumerate(meta["open"]):
-                track = OpenTrack(number, counted, policy, task, arrays.start(f"open/{n}/start", seed))
-                track.reward_versions, track.segments = versions, segments
-                if segments:
-                    track.parts = [TrackPart(**arrays.sections(f"open/{n}/part"))]
-                    track.steps = track.parts[0].steps
-                made.open[_key(key)] = track
-            for n, (*key, seed) in enumerate(meta["early"]):
-                made.early[_key(key)] = arrays.start(f"early/{n}/start", seed)
-            for n, (origin, mode, env, number, passed, dropped, tracks) in enumerate(meta["incomplete"]):
-                episode = IncompleteEpisode(passed=set(passed), dropped=bool(dropped))
-                for agent, policy, outcome, attempt, task, seed, versions, segments in tracks:
-                    place = f"incomplete/{n}-{agent}"
-                    sections = arrays.sections(f"{place}/part")
-                    columns: dict[str, Any] = sections["columns"]
-                    track_ = Track(sections["streams"], times=sections["times"], **columns)
-                    track_.policy, track_.outcome = policy, Outcome(outcome)
-                    start = arrays.start(f"{place}/start", seed)
-                    episode.tracks[agent] = EndedTrack(track_, attempt, task, start, versions, segments)
-                made.incomplete.setdefault((origin, mode, env), {})[number] = episode
-        except (KeyError, TypeError, ValueError) as error:
+            packed = np.asarray(state["packed"], np.uint8).tobytes()
+            fields = msgpack.unpackb(packed, ext_hook=_array, use_list=False, strict_map_key=False)
+            made = cls(**fields)
+            made.open = {key: _track(track) for key, track in fields["open"].items()}
+            made.early = {key: Start(**start) for key, start in fields["early"].items()}
+            made.incomplete = {
+                env: {number: _incomplete(**episode) for number, episode in episodes.items()}
+                for env, episodes in fields["incomplete"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException, DataError) as error:
             raise DataError(f"no state of an episode assembler: {error}", "checkpoint", "resume from another") from None
         return made
 
 
-def _key(values: list[Any]) -> Key:
-    origin, mode, env, agent = values
-    return str(origin), str(mode), int(env), int(agent)
+def _plain(value: Any) -> Any:
+    """Values that msgpack knows, of those that it does not."""
+    if isinstance(value, np.ndarray):
+        table, data = pack_arrays({"": value})
+        return msgpack.ExtType(_ARRAY, msgpack.packb([table, data]))
+    if isinstance(value, set):
+        return sorted(value)
+    if is_dataclass(value):
+        return vars(value)
+    raise TypeError(f"{type(value).__name__} in the state")
 
 
-def _put(arrays: Arrays, place: str, values: Arrays) -> None:
-    arrays |= {f"{place}/{name}": value for name, value in values.items()}
+def _array(_: int, data: bytes) -> NDArray[Any]:
+    table, values = msgpack.unpackb(data)
+    return unpack_arrays(table, values)[""]
 
 
-def _put_start(arrays: Arrays, place: str, start: Start) -> int:
-    """Add the arrays of a start; its seed."""
-    _put(
-        arrays, place, {"columns/state": start.state} | {f"drawn/{name}": value for name, value in start.drawn.items()}
-    )
-    return start.seed
+def _track(fields: Mapping[str, Any]) -> UnfinishedTrack:
+    track = UnfinishedTrack(**fields)
+    track.start = Start(**fields["start"])
+    track.parts = [TrackPart(**part) for part in fields["parts"]]
+    if fields["whole"] is not None:
+        track.whole = Track(**fields["whole"])
+        track.whole.outcome = Outcome(track.whole.outcome)
+    return track
 
 
-def _part_arrays(part: TrackPart) -> Arrays:
-    sections = {"columns": part.columns, "streams": part.streams, "times": part.times}
-    return {f"{section}/{name}": value for section, values in sections.items() for name, value in values.items()}
-
-
-def _track_arrays(track: Track) -> Arrays:
-    columns = {name: value for name, value in vars(track).items() if isinstance(value, np.ndarray)}
-    return _part_arrays(TrackPart(columns, track.observations, track.times))
-
-
-class _Tree:
-    """Arrays by place: `<place>/<section>/<name>`."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._places: dict[str, dict[str, Arrays]] = {}
-        for name, value in arrays.items():
-            kind, n, part, section, last = name.split("/", 4)
-            self._places.setdefault(f"{kind}/{n}/{part}", {}).setdefault(section, {})[last] = value
-
-    def sections(self, place: str) -> dict[str, Arrays]:
-        return {"streams": {}, "times": {}} | self._places[place]
-
-    def start(self, place: str, seed: int) -> Start:
-        sections = self._places[place]
-        return Start(int(seed), sections["columns"]["state"], sections.get("drawn", {}))
+def _incomplete(tracks: Mapping[int, Any], passed: tuple[int, ...], dropped: bool) -> IncompleteEpisode:
+    return IncompleteEpisode({agent: _track(track) for agent, track in tracks.items()}, set(passed), dropped)

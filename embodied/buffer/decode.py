@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from embodied.buffer.encode import TEXT_IN_MEMORY, handle
 from embodied.buffer.layout import (
     DECISION_FIELDS,
-    DTYPES,
     FORMAT_1,
     JPEG_SHAPE,
-    MAY_BE_EMPTY,
-    MAY_BE_NONE,
     RESERVED,
     STEP_FIELDS,
     flat_name,
     unpack_changes,
+    unpack_fields,
 )
 from embodied.buffer.pictures import decode_jpeg
 from embodied.data import Outcome
@@ -106,8 +104,9 @@ def _read_jpeg(dataset: h5d.DatasetID, name: str, limit: int) -> list[bytes]:
 
 def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
     steps, decisions = _read(group, "steps", limit), _read(group, "decisions", limit)
-    if steps.ndim != 1 or decisions.ndim != 1:
-        raise ValueError(f"tables of {agent} are not one-dimensional")
+    names = decisions.dtype.names or ()
+    decisions.dtype.names = tuple("step" if name == "seq" else name for name in names)  # `seq` in format 1
+    columns: dict[str, Any] = unpack_fields(steps, STEP_FIELDS) | unpack_fields(decisions, DECISION_FIELDS)
     streams, jpeg = dict[str, NDArray[Any]](), dict[str, list[bytes]]()
     below = h5g.open(group, b"obs")
     for name in (key.decode() for key in below):
@@ -121,9 +120,6 @@ def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
     for name, value in (streams | {f"times of {key}": value for key, value in times.items()}).items():
         if not value.ndim or len(value) != len(steps) + 1:
             raise ValueError(f"{agent}: {name} holds {value.shape} for {len(steps)} steps")
-    names = decisions.dtype.names or ()
-    decisions.dtype.names = tuple("step" if name == "seq" else name for name in names)  # `seq` in format 1
-    columns: dict[str, Any] = _columns(steps, STEP_FIELDS) | _columns(decisions, DECISION_FIELDS)
     for name, low, high in (("decision", -1, len(decisions)), ("segment", -1, segments), ("step", 0, len(steps))):
         values = columns[name]
         if len(values) and not (low <= values.min() and values.max() < high):
@@ -139,21 +135,3 @@ def _track(group: h5g.GroupID, agent: str, limit: int, segments: int) -> Track:
     if b"changed_actions" in group:
         unpack_changes(track, _read(group, "changed_actions", limit))
     return track
-
-
-def _columns(table: NDArray[Any], names: dict[str, str]) -> dict[str, NDArray[Any]]:
-    columns: dict[str, NDArray[Any]] = {}
-    for name, attribute in names.items():
-        if name in (table.dtype.names or ()):
-            column = np.ascontiguousarray(table[name])
-        elif name in MAY_BE_EMPTY:
-            middle = () if name == "applied" else table.dtype["executed"].shape
-            column = np.zeros((len(table), *middle, 0), DTYPES[name])
-        elif name in MAY_BE_NONE:
-            continue
-        else:
-            raise KeyError(f"field {name}")
-        if column.dtype != DTYPES[name]:
-            raise TypeError(f"field {name} is {column.dtype}")
-        columns[attribute] = column
-    return columns

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from embodied.buffer.layout import (
     DECISION_FIELDS,
-    DTYPES,
     FORMAT,
     JPEG_SHAPE,
     STEP_FIELDS,
     check,
     flat_name,
     pack_changes,
+    pack_fields,
 )
 from embodied.buffer.pictures import jpeg_shape
 from embodied.episode import Episode, Track
@@ -98,21 +98,6 @@ def _jpeg(group: h5g.GroupID, name: str, files: list[bytes]) -> None:
     _number(dataset.id, JPEG_SHAPE, np.array(jpeg_shape(files[0], name), np.int64))
 
 
-def pack(track: Track, columns: dict[str, str], length: int) -> NDArray[Any]:
-    """A compound array of `length` rows; fields whose rows are empty are left out, since HDF5 has no empty arrays."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, attribute in columns.items():
-        value = getattr(track, attribute)
-        if value is not None:
-            array: NDArray[Any] = np.asarray(value, DTYPES[name])[:length]
-            if 0 not in array.shape[1:]:
-                arrays[name] = array
-    table = np.zeros(length, [(name, DTYPES[name], value.shape[1:]) for name, value in arrays.items()])
-    for name, value in arrays.items():
-        table[name] = value
-    return table
-
-
 def _write_episode(root: h5g.GroupID, episode: Episode, spec: str) -> None:
     check(episode)
     group = h5g.create(root, flat_name(episode.id).encode())
@@ -143,8 +128,8 @@ def _write_track(group: h5g.GroupID, track: Track) -> None:
         times = h5g.create(group, b"times")
         for name, value in track.times.items():
             _dataset(times, name, np.asarray(value, np.float64))
-    _dataset(group, "steps", pack(track, STEP_FIELDS, len(track.rewards)))
-    _dataset(group, "decisions", pack(track, DECISION_FIELDS, len(track.step)))
+    _dataset(group, "steps", pack_fields(track, STEP_FIELDS, len(track.rewards)))
+    _dataset(group, "decisions", pack_fields(track, DECISION_FIELDS, len(track.step)))
     if track.time is not None and not np.isnan(track.time[-1]):
         _number(group, "final_time", np.array(track.time[-1], np.float64))
     if (changes := pack_changes(track)) is not None:

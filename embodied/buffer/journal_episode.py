@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.buffer.journal import Frame
+from embodied.buffer.layout import STEP_FIELDS
 from embodied.data import Outcome, Rule
-from embodied.episode import Episode, Track, decided_actions
+from embodied.episode import Episode, Track
 from embodied.errors import CorruptFile
 
-_STEP_TYPES = {
-    "decision": np.int32, "k": np.int32, "reward": np.float32, "reward_status": np.uint8, "terminated": np.bool_,
-    "truncated": np.bool_, "source": np.uint8, "trainable": np.bool_,
-}  # fmt: skip
+_FROM_META = ("decision", "k", "reward", "reward_status", "terminated", "truncated", "source", "trainable")
+"""Fields of `steps` that a step's frame holds as plain values."""
 
 
 def build_episode(frames: list[Frame], journal: Path) -> Episode | None:
@@ -61,88 +60,60 @@ def _build(frames: list[Frame]) -> Episode:
 
 
 def _track(decisions: list[Frame], steps: list[Frame], ends: list[Frame], segments: list[str]) -> Track:
-    last = ends[0] if ends else steps[-1]
+    seen = [*steps, ends[0] if ends else steps[-1]]
     columns: dict[str, Any] = {
-        name: np.array([frame.meta[name] for frame in steps], kind) for name, kind in _STEP_TYPES.items()
+        STEP_FIELDS[name].attribute: np.array([frame.meta[name] for frame in steps], STEP_FIELDS[name].dtype)
+        for name in _FROM_META
     }
     decision, k = columns["decision"], columns["k"]
     # A decision that no step came to execute may answer an observation that is not in the episode.
     used = int(decision.max()) + 1
     decisions = [d for n, d in enumerate(decisions) if n < used or d.meta["step"] < len(steps)]
-    chunk = decisions[0].arrays["actions"].shape if decisions else (1, _action_size(steps))
+    # The actions of a track without decisions, such as a person's, are as long as those requested.
+    size = max(len(frame.arrays.get("requested", ())) for frame in steps)
+    chunk = decisions[0].arrays["actions"].shape if decisions else (1, size)
     executed = np.zeros((len(decisions), chunk[0]), bool)
     executed[decision[decision >= 0], k[decision >= 0]] = True
     if not ends:
         columns["truncated"][-1], columns["trainable"][-1] = True, False
+    for name in ("actions", "log_probs"):
+        values = [frame.arrays[name] for frame in decisions]
+        columns[name] = np.array(values, np.float32).reshape(len(decisions), *chunk)
+    time, times = _times(seen)
+    index = {name: n for n, name in enumerate(segments)}
     track = Track(
-        observations=_streams([*steps, last], "obs/"),
-        decision=decision,
-        k=k,
-        rewards=columns["reward"],
-        **{name: columns[name] for name in ("reward_status", "terminated", "truncated", "source", "trainable")},
+        observations={name: np.stack(values) for name, values in _streams(seen, "obs/").items()},
         applied=np.stack([frame.arrays["applied"] for frame in steps]),
-        segment=np.array([_index(segments, frame.meta["segment"]) for frame in steps], np.int32),
+        segment=np.array([index.get(frame.meta["segment"], -1) for frame in steps], np.int32),
         step=np.array([frame.meta["step"] for frame in decisions], np.int32),
-        actions=_stack([frame.arrays["actions"] for frame in decisions], chunk),
-        log_probs=_stack([frame.arrays["log_probs"] for frame in decisions], chunk),
         executed=executed,
         values=np.array([frame.meta["value"] for frame in decisions], np.float32),
         versions=np.array([frame.meta["version"] for frame in decisions], np.int64),
         outcome=Outcome(ends[0].meta["outcome"]) if ends else Outcome.INFRASTRUCTURE_FAULT,
-        jpeg={n: [f.tobytes() for f in files] for n, files in _frames([*steps, last], "jpeg/").items()},
+        time=None if np.isnan(time).all() else time,
+        times=times,
+        jpeg={name: [file.tobytes() for file in files] for name, files in _streams(seen, "jpeg/").items()},
+        **columns,
     )
-    _set_times(track, [*steps, last])
-    _set_actions(track, steps)
+    requested, rule = track.decided, np.array([frame.meta.get("rule", Rule.NONE) for frame in steps], np.uint8)
+    for n, frame in enumerate(steps):
+        requested[n] = frame.arrays.get("requested", requested[n])
+    obeyed = np.stack([frame.arrays.get("executed", own) for frame, own in zip(steps, requested, strict=True)])
+    track.set_actions(requested, obeyed, rule)
     return track
 
 
-def _action_size(steps: list[Frame]) -> int:
-    """Numbers of one action of a track without decisions, such as a person's."""
-    return max(len(frame.arrays.get("requested", ())) for frame in steps)
-
-
-def _stack(arrays: list[NDArray[np.float32]], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    return np.stack(arrays) if arrays else np.zeros((0, *shape), np.float32)
-
-
-def _frames(frames: list[Frame], prefix: str) -> dict[str, list[NDArray[Any]]]:
+def _streams(frames: list[Frame], prefix: str) -> dict[str, list[NDArray[Any]]]:
     names = [name for name in frames[0].arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): [frame.arrays[name] for frame in frames] for name in names}
 
 
-def _streams(frames: list[Frame], prefix: str) -> dict[str, NDArray[Any]]:
-    return {name: np.stack(values) for name, values in _frames(frames, prefix).items()}
-
-
-def _set_times(track: Track, frames: list[Frame]) -> None:
-    """Set capture times; the last of an agent without an end is unknown."""
-    time = np.array([frame.meta.get("time", np.nan) for frame in frames], np.float64)
-    names = dict.fromkeys(name for frame in frames for name in frame.meta.get("times", ()))
-    times = {
-        name: np.array([frame.meta.get("times", {}).get(name, t) for frame, t in zip(frames, time, strict=True)])
-        for name in names
-    }
+def _times(frames: list[Frame]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """Capture times of observations, and of streams captured at another time; the last is unknown without an end."""
+    time = [float(frame.meta.get("time", np.nan)) for frame in frames]
+    given = [frame.meta.get("times", {}) for frame in frames]
     if frames[-1] is frames[-2]:
-        for array in (time, *times.values()):
-            array[-1] = np.nan
-    if not np.isnan(time).all():
-        track.time = time
-    track.times = times
-
-
-def _set_actions(track: Track, steps: list[Frame]) -> None:
-    """Set requested and executed actions and rules where any step has one."""
-    rule = np.array([frame.meta.get("rule", Rule.NONE) for frame in steps], np.uint8)
-    if rule.any():
-        track.action_rule = rule
-    decided = decided_actions(track.actions, track.decision, track.k)
-    requested = np.stack([frame.arrays.get("requested", own) for frame, own in zip(steps, decided, strict=True)])
-    executed = np.stack([frame.arrays.get("executed", own) for frame, own in zip(steps, requested, strict=True)])
-    if any("requested" in frame.arrays for frame in steps):
-        track.action_requested = requested
-    if any("executed" in frame.arrays for frame in steps):
-        track.action_executed = executed
-
-
-def _index(segments: list[str], name: str) -> int:
-    return segments.index(name) if name else -1
+        time[-1], given[-1] = np.nan, {}
+    names = dict.fromkeys(name for each in given for name in each)
+    times = {name: np.array([each.get(name, t) for each, t in zip(given, time, strict=True)]) for name in names}
+    return np.array(time), times

@@ -5,7 +5,7 @@ one costs as much as writing a short episode: values per step and values per dec
 """
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,37 +16,46 @@ from embodied.errors import DataError
 
 FORMAT = "embodied-episodes-2"
 FORMAT_1 = "embodied-episodes-1"
+
+
+class Field(NamedTuple):
+    """Field of the compound `steps` or `decisions`.
+
+    Attributes:
+        attribute: Of `Track`.
+        axes: Of one row, letters of `sizes`; a field with an axis of size 0 is left out of the file.
+        optional: Whether a track may lack it.
+    """
+
+    attribute: str
+    dtype: np.dtype
+    axes: str = ""
+    optional: bool = False
+
+
+_INT, _FLOAT, _BYTE, _BOOL = (np.dtype(kind) for kind in ("i4", "f4", "u1", "?"))
 STEP_FIELDS = {
-    "decision": "decision",
-    "k": "k",
-    "reward": "rewards",
-    "reward_status": "reward_status",
-    "terminated": "terminated",
-    "truncated": "truncated",
-    "source": "source",
-    "trainable": "trainable",
-    "segment": "segment",
-    "time": "time",
-    "applied": "applied",
-    "state_hash": "state_hash",
+    "decision": Field("decision", _INT),
+    "k": Field("k", _INT),
+    "reward": Field("rewards", _FLOAT),
+    "reward_status": Field("reward_status", _BYTE),
+    "terminated": Field("terminated", _BOOL),
+    "truncated": Field("truncated", _BOOL),
+    "source": Field("source", _BYTE),
+    "trainable": Field("trainable", _BOOL),
+    "segment": Field("segment", _INT),
+    "time": Field("time", np.dtype("f8"), optional=True),
+    "applied": Field("applied", np.dtype("f8"), "U"),
+    "state_hash": Field("state_hash", np.dtype("u8"), optional=True),
 }
 DECISION_FIELDS = {
-    "step": "step",
-    "value": "values",
-    "version": "versions",
-    "executed": "executed",
-    "actions": "actions",
-    "log_probs": "log_probs",
+    "step": Field("step", _INT),
+    "value": Field("values", _FLOAT),
+    "version": Field("versions", np.dtype("i8")),
+    "executed": Field("executed", _BOOL, "K"),
+    "actions": Field("actions", _FLOAT, "KD"),
+    "log_probs": Field("log_probs", _FLOAT, "KD"),
 }
-CHANGE_FIELDS = ("step", "requested", "executed", "rule")
-DTYPES = {
-    "decision": np.int32, "k": np.int32, "reward": np.float32, "reward_status": np.uint8, "terminated": np.bool_,
-    "truncated": np.bool_, "source": np.uint8, "trainable": np.bool_, "segment": np.int32, "applied": np.float64,
-    "step": np.int32, "value": np.float32, "version": np.int64, "executed": np.bool_, "actions": np.float32,
-    "log_probs": np.float32, "state_hash": np.uint64, "time": np.float64,
-}  # fmt: skip
-MAY_BE_EMPTY = ("applied", "actions", "log_probs")
-MAY_BE_NONE = ("state_hash", "time")
 RESERVED = ("initial_state", "drawn")
 JPEG_SHAPE = "jpeg_shape"
 
@@ -91,24 +100,58 @@ def check(episode: Episode) -> None:
 
 
 def _unequal(track: Track) -> list[str]:
-    """Names of a track's arrays whose length or shape does not fit its steps and decisions."""
+    """Names of a track's arrays whose shape does not fit its steps and decisions."""
     steps, decisions = len(track.rewards), len(track.step)
-    wrong = [a for a in STEP_FIELDS.values() if a not in MAY_BE_NONE and len(getattr(track, a)) != steps]
-    wrong += [a for a in DECISION_FIELDS.values() if len(getattr(track, a)) != decisions]
+    sizes = {"U": track.applied.shape[-1], "K": track.executed.shape[-1], "D": track.actions.shape[-1]}
+    wrong = [] if sizes["K"] else ["executed"]
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("action_requested", "action_executed"), (steps, sizes["D"]))
+    shapes["action_rule"] = (steps,)
+    for length, fields in ((steps, STEP_FIELDS), (decisions, DECISION_FIELDS)):
+        shapes |= {field.attribute: (length, *(sizes[axis] for axis in field.axes)) for field in fields.values()}
+    shapes["time"] = (steps + 1,)
+    for name, shape in shapes.items():
+        value = getattr(track, name)
+        if value is not None and value.shape != shape:
+            wrong.append(name)
     wrong += [f"observations/{name}" for name, value in track.observations.items() if len(value) != steps + 1]
     wrong += [f"jpeg/{name}" for name, files in track.jpeg.items() if len(files) != steps + 1]
-    wrong += [f"times/{name}" for name, value in track.times.items() if value.shape != (steps + 1,)]
-    optional: dict[str, tuple[NDArray[Any] | None, tuple[int, ...]]] = {
-        "state_hash": (track.state_hash, (steps,)),
-        "time": (track.time, (steps + 1,)),
-        "action_requested": (track.action_requested, (steps, track.actions.shape[-1])),
-        "action_executed": (track.action_executed, (steps, track.actions.shape[-1])),
-        "action_rule": (track.action_rule, (steps,)),
-    }
-    wrong += [name for name, (value, shape) in optional.items() if value is not None and value.shape != shape]
-    if track.executed.ndim != 2 or not track.executed.shape[1]:
-        wrong.append("executed")
-    return wrong
+    return wrong + [f"times/{name}" for name, value in track.times.items() if value.shape != (steps + 1,)]
+
+
+def pack_fields(track: Track, fields: dict[str, Field], length: int) -> NDArray[Any]:
+    """A compound array of `length` rows; fields whose rows are empty are left out, since HDF5 has no empty arrays."""
+    arrays = {name: getattr(track, field.attribute) for name, field in fields.items()}
+    arrays = {name: value for name, value in arrays.items() if value is not None and 0 not in value.shape[1:]}
+    table = np.zeros(length, [(name, fields[name].dtype, value.shape[1:]) for name, value in arrays.items()])
+    for name, value in arrays.items():
+        table[name] = value[:length]
+    return table
+
+
+def unpack_fields(table: NDArray[Any], fields: dict[str, Field]) -> dict[str, NDArray[Any]]:
+    """The arrays of `pack_fields` by attribute.
+
+    Raises:
+        ValueError, KeyError, TypeError: The table is not one-dimensional, lacks a field, or holds another type.
+    """
+    if table.ndim != 1:
+        raise ValueError(f"a table of shape {table.shape}")
+    names = table.dtype.names or ()
+    columns: dict[str, NDArray[Any]] = {}
+    for name, field in fields.items():
+        if name in names:
+            column = np.ascontiguousarray(table[name])
+        elif field.optional:
+            continue
+        elif field.axes[-1:] in ("U", "D"):
+            middle = table.dtype["executed"].shape if field.axes == "KD" else ()
+            column = np.zeros((len(table), *middle, 0), field.dtype)
+        else:
+            raise KeyError(f"field {name}")
+        if column.dtype != field.dtype or column.ndim != 1 + len(field.axes):
+            raise TypeError(f"field {name} is {column.dtype} {column.shape}")
+        columns[field.attribute] = column
+    return columns
 
 
 def change_table(size: int) -> np.dtype:
@@ -116,40 +159,19 @@ def change_table(size: int) -> np.dtype:
     return np.dtype([("step", "i4"), ("requested", "f4", (size,)), ("executed", "f4", (size,)), ("rule", "u1")])
 
 
-def changed_steps(track: Track) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """[L] whether the requested action is not the decision's, and [L] whether the executed one is not as requested."""
-    none = np.zeros(len(track), bool)
-    requested, executed = track.action_requested, track.action_executed
-    return (
-        none if requested is None else ~_equal(requested, track.decided),
-        none if executed is None else ~_equal(executed, track.requested),
-    )
-
-
-def drop_equal_actions(track: Track) -> None:
-    """Set to None a track's requested actions, executed actions and rules where no step has another than usual."""
-    requested, executed = changed_steps(track)
-    if not executed.any():
-        track.action_executed = None
-    if not requested.any():
-        track.action_requested = None
-    if track.action_rule is not None and not track.action_rule.any():
-        track.action_rule = None
-
-
 def pack_changes(track: Track) -> NDArray[Any] | None:
     """Rows of the steps whose action was not the decision's, or was changed by a rule; None where there are none."""
     if track.action_requested is None and track.action_executed is None and track.action_rule is None:
         return None
     rule = np.zeros(len(track), np.uint8) if track.action_rule is None else track.action_rule
-    changed = np.logical_or(*changed_steps(track)) | (rule != Rule.NONE)
+    changed = np.logical_or(*track.changed_steps) | (rule != Rule.NONE)
     if not changed.any() or not track.actions.shape[2]:
         return None
-    executed = track.requested if track.action_executed is None else track.action_executed
+    requested = track.requested
+    executed = requested if track.action_executed is None else track.action_executed
     table = np.zeros(int(changed.sum()), change_table(track.actions.shape[2]))
-    table["step"] = np.flatnonzero(changed)
-    table["requested"], table["executed"] = track.requested[changed], executed[changed]
-    table["rule"] = rule[changed]
+    table["step"], table["rule"] = np.flatnonzero(changed), rule[changed]
+    table["requested"], table["executed"] = requested[changed], executed[changed]
     return table
 
 
@@ -162,20 +184,11 @@ def unpack_changes(track: Track, table: NDArray[Any]) -> None:
     size = track.actions.shape[2]
     if table.ndim != 1 or not size or table.dtype != change_table(size):
         raise ValueError(f"changed_actions of {table.dtype} {table.shape}")
-    steps, decided = table["step"], track.decided
+    steps = table["step"]
     if len(steps) and not (steps[0] >= 0 and (np.diff(steps) > 0).all() and steps[-1] < len(track)):
         raise ValueError("changed_actions points outside")
-    if not _equal(table["requested"], decided[steps]).all():
-        track.action_requested = decided.copy()
-        track.action_requested[steps] = table["requested"]
-    if not _equal(table["executed"], table["requested"]).all():
-        track.action_executed = track.requested.copy()
-        track.action_executed[steps] = table["executed"]
-    if table["rule"].any():
-        track.action_rule = np.zeros(len(track), np.uint8)
-        track.action_rule[steps] = table["rule"]
-
-
-def _equal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """[L] whether rows are equal, NaN being equal to NaN."""
-    return ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
+    requested, rule = track.decided, np.zeros(len(track), np.uint8)
+    requested[steps], rule[steps] = table["requested"], table["rule"]
+    executed = requested.copy()
+    executed[steps] = table["executed"]
+    track.set_actions(requested, executed, rule)

@@ -45,7 +45,7 @@ class ShardWriter:
         """
         check(episode)
         self.pending.append(episode)
-        self._bytes += _bytes(episode)
+        self._bytes += sum(track.nbytes for track in episode.agents.values())
         full = len(self.pending) >= self.max_episodes or self._bytes >= self.max_bytes
         return self.seal() if full else None
 
@@ -71,10 +71,3 @@ class ShardWriter:
         while (path := self.folder / f"shard-{self.attempt}-{self._number:06d}.h5").exists():
             self._number += 1
         return path
-
-
-def _bytes(episode: Episode) -> int:
-    arrays = [value for track in episode.agents.values() for value in track.observations.values()]
-    files = [file for track in episode.agents.values() for each in track.jpeg.values() for file in each]
-    tables = [track.actions.nbytes + track.log_probs.nbytes + track.applied.nbytes for track in episode.agents.values()]
-    return sum(value.nbytes for value in arrays) + sum(map(len, files)) + sum(tables) + episode.initial_state.nbytes

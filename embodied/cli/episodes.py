@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from yaml import YAMLError
 
-from embodied.buffer.layout import changed_steps
 from embodied.buffer.store import EpisodeStore
 from embodied.buffer.trace import rule_counts, trace
 from embodied.data import Outcome
@@ -188,7 +187,7 @@ def _describe_changes(track: Track) -> dict[str, Any]:
 
     The latter are counted by rule where rules are recorded.
     """
-    requested, executed = changed_steps(track)
+    requested, executed = track.changed_steps
     rules = rule_counts(track)
     return {"requested": int(requested.sum()), "executed": int(executed.sum())} | ({"rules": rules} if rules else {})
 

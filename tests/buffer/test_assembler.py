@@ -257,7 +257,7 @@ def test_a_decision_that_no_segment_holds_is_refused() -> None:
         EpisodeAssembler(SPEC, 0).add(segment)
 
 
-@pytest.mark.parametrize("damage", [{}, {"meta": np.zeros(3, np.uint8)}, {"data": np.zeros(5, np.uint8)}])
+@pytest.mark.parametrize("damage", [{}, {"packed": np.zeros(3, np.uint8)}, {"packed": np.zeros(0, np.uint8)}])
 def test_a_damaged_state_is_refused(damage: dict[str, np.ndarray]) -> None:
     assembler = EpisodeAssembler(SPEC, 0)
     assembler.add(two_segments()[0])

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from embodied.buffer.container import read_index
-from embodied.buffer.layout import DTYPES, FORMAT, FORMAT_1, JPEG_SHAPE, change_table, flat_name
+from embodied.buffer.layout import DECISION_FIELDS, FORMAT, FORMAT_1, JPEG_SHAPE, STEP_FIELDS, change_table, flat_name
 from embodied.buffer.store import EpisodeStore
 from embodied.data import Rule
 from tests.buffer.samples import ACTION, make_episode
 
 TEXT = (Path(__file__).parents[2] / "docs" / "episode-format.md").read_text()
+FIELDS = STEP_FIELDS | DECISION_FIELDS
 ID = "sim-0/train/1-0003-000012"
 
 
@@ -64,7 +65,7 @@ def test_fields(file: h5py.File, name: str) -> None:
     dtype = file[f"episodes/{flat_name(ID)}/robot/{name}"].dtype
     assert list(dtype.names) == list(fields)
     for field, (kind, _) in fields.items():
-        known = change_table(ACTION)[field].base if name == "changed_actions" else np.dtype(DTYPES[field])
+        known = change_table(ACTION)[field].base if name == "changed_actions" else FIELDS[field].dtype
         assert dtype[field].base == known == kind.split()[-1]
         assert len(dtype[field].shape) == len(re.findall(r"[KDU]", kind))
 
