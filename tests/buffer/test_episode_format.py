@@ -5,7 +5,6 @@ from pathlib import Path
 
 import h5py
 import msgpack
-import numpy as np
 import pytest
 
 from embodied.buffer.container import read_index
