@@ -5,7 +5,11 @@ the user (`UserError`, exit status 2) or the machines (`InfrastructureError`, `D
 """
 
 import difflib
+import itertools
 from collections.abc import Iterable
+
+
+_LISTED = 400  # characters of names in a message
 
 
 class EmbodiedError(Exception):
@@ -129,11 +133,20 @@ class RolloutMismatch(DataError):
 
 
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
-    """A sentence that offers the known names nearest to a wrong one, which may be no text at all."""
+    """A sentence that offers the known names nearest to a wrong one, or all where none is near.
+
+    Args:
+        name: The wrong one, which may be no text at all.
+        known: The known ones.
+        count: Most names offered as near.
+    """
     names = sorted(set(known))
-    close = difflib.get_close_matches(str(name)[:100], names, n=count, cutoff=0.4)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    if len(names) > 40:
-        return f"known: {', '.join(names[:40])} and {len(names) - 40} more"
-    return f"known: {', '.join(names)}" if names else "nothing is known under any name"
+    words = {known_name.casefold(): known_name for known_name in names}
+    if close := difflib.get_close_matches(str(name)[:100].casefold(), words, n=count):
+        return f"did you mean {' or '.join(words[word] for word in close)}?"
+    if not names:
+        return "nothing is known under any name"
+    listed = list(itertools.takewhile(lambda end: end <= _LISTED, itertools.accumulate(len(each) + 2 for each in names)))
+    shown = max(len(listed), 1)
+    more = f" and {len(names) - shown} more" if shown < len(names) else ""
+    return f"known: {', '.join(names[:shown])}{more}"

@@ -106,6 +106,6 @@ def test_the_new_task_of_its_page_works(tmp_path: Path) -> None:
 
     found = run("tasks task=touch_cube episodes=100 --json")
     assert json.loads(found.splitlines()[-1])["success_rate"] >= 0.9
-    run("play task=touch_cube out=touch.mp4 renderer=ray")
+    run("play task=touch_cube out=touch.mp4 render=ray")
     assert (tmp_path / "touch.mp4").stat().st_size > 1000
     run("train task=touch_cube budget.env_steps=2000 render.episodes=0 evaluate.final_episodes=10")

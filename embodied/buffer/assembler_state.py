@@ -117,7 +117,15 @@ class AssemblerState:
                 env: {number: _incomplete(**episode) for number, episode in episodes.items()}
                 for env, episodes in fields["incomplete"].items()
             }
-        except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException, DataError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            msgpack.UnpackException,
+            DataError,
+        ) as error:
             raise DataError(f"no state of an episode assembler: {error}", "checkpoint", "resume from another") from None
         return made
 

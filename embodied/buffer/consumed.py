@@ -51,6 +51,6 @@ def read_consumed(folder: Path) -> list[Consumed]:
         try:
             row = json.loads(line)
             updates.append(Consumed(int(row["update"]), int(row["version"]), tuple(map(str, row["segments"]))))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, ArithmeticError, KeyError, TypeError, RecursionError):
             continue
     return updates

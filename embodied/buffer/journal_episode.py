@@ -28,7 +28,7 @@ def build_episode(frames: list[Frame], journal: Path) -> Episode | None:
         return None
     try:
         return _build(frames)
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, ArithmeticError, TypeError, IndexError) as error:
         raise CorruptFile(f"its frames do not make an episode: {error!r}", str(journal), "keep it for a look") from None
 
 

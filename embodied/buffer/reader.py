@@ -61,6 +61,6 @@ def read_episodes(path: Path, ids: Iterable[str], verified: bool = False) -> Ite
             try:
                 root = file["episodes"].id
                 episode = decode(root, id, limit, format)
-            except (ValueError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
+            except (ValueError, ArithmeticError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
                 raise CorruptFile(f"episode {id} is not laid out as documented: {error}", str(path), FIX) from None
             yield episode

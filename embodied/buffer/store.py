@@ -179,7 +179,9 @@ class EpisodeStore:
             self.refresh()
             path = self._find(id)
         if path is None:
-            raise UserError(f"no episode {id}", str(self.folder), nearest(id, self.ids()))
+            near = nearest(id, self.ids())
+            fix = near if near.startswith("did") else "`embodied episodes ls` lists them"
+            raise UserError(f"no episode {id}", str(self.folder), fix)
         try:
             [episode] = read_episodes(path, [id], self._verified(path, raises=True))
         except FileNotFoundError:

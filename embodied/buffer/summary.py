@@ -97,7 +97,7 @@ def unpack_index(data: bytes, path: Path) -> list[EpisodeSummary]:
     """
     try:
         return [_unpack_row(row) for row in msgpack.unpackb(data)]
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+    except (ValueError, ArithmeticError, TypeError, KeyError, msgpack.UnpackException):
         raise CorruptFile("its index cannot be read", str(path), FIX) from None
 
 

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -33,51 +34,82 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     for word in overrides:
         if not re.match(r"^[+~]*[\w@./-]+(=|$)", word) or ("=" not in word and not word.startswith("~")):
             raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
-    known = groups()
-    overrides = [
-        word for word in overrides if word != "experiment=null"
-    ]  # the default, which Hydra takes from files only
-    chosen = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
-    for key, option in chosen.items():
-        if key in known and option not in known[key]:
-            raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
+    overrides = [w for w in overrides if w != "experiment=null"]  # the default, which Hydra takes from files only
     _check_grammar(overrides)
-    paths = set(known)
-    groupwise = [word for word in overrides if word.partition("=")[0] in known]
+    known, file = groups(), OmegaConf.load(FOLDER / f"{name}.yaml")
+    own = {str(group) for entry in file.get("defaults", []) if isinstance(entry, DictConfig) for group in entry}
+    words = [_Override.of(word, own | set(file)) for word in overrides]
+    chosen = [word for word in words if word.key in own and word.sign != "~"]
+    for _, key, option in chosen:
+        if option not in known[key]:
+            raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            paths |= _paths(OmegaConf.to_container(compose(name, overrides=groupwise), resolve=False))
-            return compose(name, overrides=[_checked(word, paths) for word in overrides])
+            plain = compose(name, overrides=[f"{word.key}={word.value}" for word in chosen])
+            paths = own | _paths(OmegaConf.to_container(plain, resolve=False))
+            return compose(name, overrides=[_checked(word, paths) for word in words])
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             cause = error.__cause__ or error
             if isinstance(cause, ConfigKeyError) and (key := str(cause.full_key)):
-                raise ConfigError(f"unknown key {key!r}", "command line", nearest(key, paths)) from None
+                raise _unknown(key, paths) from None
             text = str(cause).strip().splitlines()[0]
             raise ConfigError(text, "command line", f"see `embodied {name} --help`") from None
 
 
+class _Override(NamedTuple):
+    """A word of the command line: `key=value`, with or without `+`, or `~key`."""
+
+    sign: str
+    key: str
+    value: str
+
+    @classmethod
+    def of(cls, word: str, keys: Collection[object]) -> Self:
+        """Parse a word; `render` and `renderer` are one key, under the name that `keys` has."""
+        key, _, value = word.lstrip("+~").partition("=")
+        other = {"render": "renderer", "renderer": "render"}.get(key, key)
+        return cls(word[0], key if key in keys else other, value)
+
+
 def _check_grammar(overrides: Sequence[str]) -> None:
     for word in overrides:
+        key = word.partition("=")[0].lstrip("+")
         try:
-            OverridesParser.create().parse_override(word)
+            several = OverridesParser.create().parse_override(word).is_sweep_override()
         except (HydraException, OmegaConfBaseException, ValueError):
-            key = word.partition("=")[0]
-            raise ConfigError(
-                f"{word!r} cannot be read", "command line", f"quote what is no plain word: '{key}=\"a value\"'"
-            ) from None
+            fix = f"quote what is no plain word: '{key}=\"a value\"'"
+            raise ConfigError(f"{word!r} cannot be read", "command line", fix) from None
+        if several:
+            fix = f"write a list as {key}=[a,b], or run the command once per value"
+            raise ConfigError(f"{key} has several values", word, fix)
+        if word.startswith("~") and "=" in word:
+            raise ConfigError(f"{key} is removed and has a value", word, f"write {key}")
 
 
 # Their components check their own keys, so that a parameter needs no mention in a file to be overridden.
 OPEN_GROUPS = ("task", "env", "policy", "algo", "reward", "warm_start.clone")
 
 
-def _checked(word: str, paths: set[str]) -> str:
-    key = word.partition("=")[0]
-    if key[0] in "+~" or key in paths:
-        return word
-    if any(key.startswith(f"{group}.") for group in OPEN_GROUPS):
-        return f"++{word}"
-    raise ConfigError(f"unknown key {key!r}", "command line", nearest(key, paths))
+def _checked(word: _Override, paths: set[str]) -> str:
+    """The word as Hydra takes it; raises `ConfigError` if its key is unknown."""
+    if word.sign == "~" and word.key in paths:
+        return f"~{word.key}"
+    if word.key in paths:
+        return f"{word.key}={word.value}"
+    if word.sign != "~" and any(word.key.startswith(f"{group}.") for group in OPEN_GROUPS if group in paths):
+        return f"++{word.key}={word.value}"
+    raise _unknown(word.key, paths)
+
+
+def _unknown(key: str, paths: set[str]) -> ConfigError:
+    """Error that offers the nearest keys, or all beside the unknown one."""
+    fix = nearest(key, paths)
+    if not fix.startswith("did"):
+        within = key.rpartition(".")[0]
+        while within and within not in paths:
+            within = within.rpartition(".")[0]
+        fix = nearest(key, {path for path in paths if path.rpartition(".")[0] == within})
+    return ConfigError(f"unknown key {key!r}", "command line", fix)
 
 
 def _paths(node: object, prefix: str = "") -> set[str]:
@@ -117,12 +149,13 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
         print()
     if name in _SPLITS:
         print(f"Splits, for {_SPLITS[name]}: {', '.join(known['split'])}\n")
-    text = (FOLDER / f"{name}.yaml").read_text().partition("_self_")[2].replace("  - experiment: null\n", "")
+    lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
     print("Keys and their defaults:")
-    print("\n".join(f"  {line}" for line in text.strip().splitlines()))
-    print("\nGroups, as they are with these words:")
-    chosen = OmegaConf.masked_copy(config, grouped)
-    print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(chosen).splitlines()))
+    print("\n".join(f"  {line}" for line in lines if re.match(r"(  )?\w", line) and line != "defaults:"))
+    if grouped:
+        print("\nGroups, as they are with these words:")
+        chosen = OmegaConf.masked_copy(config, grouped)
+        print("\n".join(f"  {line}" for line in OmegaConf.to_yaml(chosen).splitlines()))
     for group in OPEN_GROUPS:
         _show_more(group, OmegaConf.select(config, group))
     return True

@@ -194,7 +194,7 @@ class Optimiser:
             groups = len(state["adam"]["param_groups"])
             int(state["skipped"]), int(state["skipped_in_a_row"])
             rates = [float(rate) for rate in self._made_with(state)]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             what = f"the optimiser's state cannot be read: {type(error).__name__} {error}"
             raise CorruptFile(what, "learner", "resume from an older checkpoint") from None
         own = [group.values.numel() for group in self.groups]

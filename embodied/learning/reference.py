@@ -74,7 +74,7 @@ class Reference:
             number, digest = state["version"]
             updates = int(state["updates"])
             self.policy.load({name: tensor.numpy() for name, tensor in state["model"].items()})
-        except (KeyError, TypeError, ValueError, AttributeError, WeightsRefused) as error:
+        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, WeightsRefused) as error:
             why = error.what if isinstance(error, WeightsRefused) else f"{type(error).__name__} {error}"
             raise CorruptFile(
                 f"the reference policy's state does not fit: {why}", "learner", "resume from an older checkpoint"

@@ -290,8 +290,8 @@ def migrate(config: DictConfig) -> None:
 START_ONLY = (
     "name", "experiment", "seed", "warm_start.weights", "warm_start.episodes", "warm_start.demonstrations",
 )  # fmt: skip
-ELSEWHERE = {"randomise": "env.randomise"}
-"""Config groups whose settings are not under their own name."""
+ELSEWHERE = {"randomise": "env.randomise", "renderer": "render"}
+"""Words of the command line whose settings are under another name."""
 
 
 def resumed_config(folder: Path, config: DictConfig, words: Sequence[str]) -> DictConfig:

@@ -28,6 +28,8 @@ MAX_DIMS = 16
 MAX_BYTES = 2**40
 MAX_SPEC_BYTES = 2**20
 MAX_NUMBER = 2**53
+END_OF_TIME = 1e11
+"""Seconds since 1970; every calendar goes so far."""
 
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TENSOR_HASH = re.compile(r"[0-9a-f]{32}")
@@ -193,7 +195,7 @@ class Manifest:
         check_policy_name(policy)
         _require(type(number) is int and 0 <= number <= MAX_NUMBER, f"version number {str(number)[:40]}")
         _require(isinstance(parent, str) and (not parent or _LABEL.fullmatch(parent)), f"parent {str(parent)[:80]!r}")
-        _require(type(created) in (int, float) and math.isfinite(created), f"creation time {str(created)[:40]}")
+        _require(type(created) in (int, float) and 0 <= created < END_OF_TIME, f"creation time {str(created)[:40]}")
         spec = _dict(fields["spec"], "a spec")
         try:
             size = len(json.dumps(spec))

@@ -5,7 +5,6 @@ Per policy `pinned` and `serving` (a version's label each), `held` (a rollback's
 older run has the same table in `slots.json`; it is read until the first write.
 """
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, Self
 
 from embodied.errors import CorruptFile, MessageError
 from embodied.files import read_sealed, remove, sealed, write_bytes
-from embodied.weights.manifest import Version
+from embodied.weights.manifest import END_OF_TIME, Version
 
 NAME, OLD_NAME = "active.json", "slots.json"
 FIX = "delete it and set the pointers anew; until then servers serve on, and no version is deleted"
@@ -54,7 +53,7 @@ class Hold:
         """Rebuild from `vars`; raises `TypeError` for anything else."""
         held = cls(**data)
         texts = (held.by, held.note, held.request)
-        if type(held.time) not in (int, float) or not math.isfinite(held.time) or type(held.restore) is not bool:
+        if type(held.time) not in (int, float) or not 0 <= held.time < END_OF_TIME or type(held.restore) is not bool:
             raise TypeError("not a hold")
         if not all(type(text) is str for text in texts):
             raise TypeError("not a hold")

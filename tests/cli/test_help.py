@@ -5,7 +5,7 @@ import pytest
 from embodied.cli.compose import compose_config, groups, show_help
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "serve", "play"])
+@pytest.mark.parametrize("command", ["train", "eval", "serve", "play", "tasks"])
 def test_every_key_is_listed_and_no_group_that_cannot_be_chosen(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,7 +42,7 @@ def test_a_video_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert play.main(["task=lift_cube", "seed=2", "renderer=ray", "camera=front", "env.num_threads=1"]) == 0
+    assert play.main(["task=lift_cube", "seed=2", "render=ray", "camera=front", "env.num_threads=1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("seed 2: ") and ": success in " in said[0]
     assert said[1].startswith("lift_cube.mp4: ") and "drawn by ray" in said[1]
@@ -56,7 +56,7 @@ def test_a_video_is_written(
     ("words", "said"),
     [
         (["task=lift_cub"], "did you mean lift_cube"),
-        (["task=reach", "camera=vidoe", "renderer=ray"], "did you mean video"),
+        (["task=reach", "camera=vidoe", "render=ray"], "did you mean video"),
         (["task=reach", "renderer=rays"], "did you mean ray"),
         (["task=reach", "episodes=0"], "episodes"),
         (["task=reach", "out=a.gif"], "out"),

@@ -140,6 +140,8 @@ def test_a_manifest_with_one_part_replaced_never_breaks_its_reader(data: st.Data
         lambda m: m.update(number=-1),
         lambda m: m.update(hash="0" * 64),
         lambda m: m.update(created=float("nan")),
+        lambda m: m.update(created=10**400),
+        lambda m: m.update(created=1e300),
         lambda m: m.update(parent="newest"),
         lambda m: m.update(extra=1),
         lambda m: m.pop("spec"),
