@@ -8,7 +8,6 @@ import difflib
 import itertools
 from collections.abc import Iterable
 
-
 _LISTED = 400  # characters of names in a message
 
 
@@ -146,7 +145,9 @@ def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
         return f"did you mean {' or '.join(words[word] for word in close)}?"
     if not names:
         return "nothing is known under any name"
-    listed = list(itertools.takewhile(lambda end: end <= _LISTED, itertools.accumulate(len(each) + 2 for each in names)))
+    listed = list(
+        itertools.takewhile(lambda end: end <= _LISTED, itertools.accumulate(len(each) + 2 for each in names))
+    )
     shown = max(len(listed), 1)
     more = f" and {len(names) - shown} more" if shown < len(names) else ""
     return f"known: {', '.join(names[:shown])}{more}"

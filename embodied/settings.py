@@ -226,16 +226,12 @@ def shown(value: Any) -> str:
 
 
 _COUNTS = {2: "two", 3: "three"}
+_MOST_SHARE = 1.01
 
 
 def _range(metadata: Sequence[Any]) -> str:
-    """Bounds and notes of an annotation."""
-    bounds: dict[str, Any] = {}
-    for part in metadata:
-        for each in part if isinstance(part, Interval) else (part,):
-            if isinstance(each, Ge | Gt | Le | Lt):
-                name = type(each).__name__.lower()
-                bounds[name] = getattr(each, name)
+    """Bounds and notes of an annotation, in words."""
+    bounds = _bounds(metadata)
     low, high = bounds.get("ge", -(2**63)), bounds.get("le", 2**63 - 1)
     if "gt" in bounds:
         words = f" above {bounds['gt']:g}" + (f", at most {_figure(high)}" if high < 2**63 - 1 else "")
@@ -246,6 +242,13 @@ def _range(metadata: Sequence[Any]) -> str:
     if "lt" in bounds:
         words += f", below {bounds['lt']:g}"
     return words + "".join(f", {note}" for note in metadata if isinstance(note, str))
+
+
+def _bounds(metadata: Sequence[Any]) -> dict[str, Any]:
+    """Bounds of an annotation, such as `{"ge": 0, "le": 1}`."""
+    parts = [each for part in metadata for each in (part if isinstance(part, Interval) else (part,))]
+    names = [(type(part).__name__.lower(), part) for part in parts if isinstance(part, Ge | Gt | Le | Lt)]
+    return {name: getattr(part, name) for name, part in names}
 
 
 def _figure(number: float) -> str:
@@ -314,7 +317,9 @@ def _refusal(error: ValidationError, hint: Any, where: str, value: Any) -> Confi
         if part not in value:
             return ConfigError(f"{part} is missing", place, f"give {described(inner[str(part)])}")
         hint, value, where = inner[str(part)], value[part], place
-    kind, fix = _bare(hint)[0], f"give {described(hint)}"
+    (kind, metadata), fix = _bare(hint), f"give {described(hint)}"
+    if type(value) in (int, float) and 2 < value <= 100 and _bounds(metadata).get("le", 100) <= _MOST_SHARE:
+        fix = f"did you mean {value / 100:g}? {fix}"
     if isinstance(value, str) and get_origin(kind) is Literal:
         close = nearest(value, get_args(kind))
         fix = f"{close} {fix}" if close.startswith("did") else fix

@@ -57,6 +57,7 @@ def test_values_are_taken_as_their_fields_have_them():
         ({"share": float("inf")}, "share cannot be inf (here.share): give a number from 0 to 1"),
         ({"share": False}, "share cannot be false (here.share): give a number from 0 to 1"),
         ({"share": 1.5}, "share cannot be 1.5 (here.share): give a number from 0 to 1"),
+        ({"share": 97}, "share cannot be 97 (here.share): did you mean 0.97? give a number from 0 to 1"),
         ({"on": 1}, "on cannot be 1 (here.on): give true or false"),
         ({"names": [1]}, "names cannot be [1] (here.names): give a list of words"),
         ({"names": {"a": 1}}, "names cannot be {'a': 1} (here.names): give a list of words"),

@@ -17,7 +17,6 @@ from yaml import YAMLError
 from embodied.errors import ConfigError, CorruptFile
 from embodied.files import read_bytes
 from embodied.settings import (
-    AboveZero,
     AtLeastOne,
     Count,
     Gigabytes,
@@ -103,14 +102,14 @@ class EvaluateSettings:
     Attributes:
         every: Updates between evaluations.
         episodes: Seeds of each evaluation, from `seed` on.
-        target: Success rate; training stops when `patience` evaluations in a row reach it. Above 1 never stops early.
+        target: Success rate; training stops when `patience` evaluations in a row reach it. 1.01 never stops early.
         final_episodes, final_seed: Seeds of the last evaluation, never used before.
     """
 
     every: AtLeastOne = 5
     episodes: Rows = 100
     seed: Seed = 100_000
-    target: Annotated[AboveZero, "a share; above 1 never stops early"] = 0.97
+    target: Annotated[float, Interval(gt=0, le=1.01), "1.01 never stops early"] = 0.97
     patience: AtLeastOne = 2
     final_episodes: Rows = 200
     final_seed: Seed = 1000
@@ -272,8 +271,11 @@ def migrate(config: DictConfig) -> None:
     """Rename the keys of an older run in place: groups by `RENAMED`, `keys` of a client or environment to
     `credentials`, and `target` of a component to `_target_`.
 
-    `evaluate.target`, a success rate, keeps its name.
+    `evaluate.target`, a success rate, keeps its name; one that is never reached becomes 1.01.
     """
+    target = OmegaConf.select(config, "evaluate.target")
+    if type(target) in (int, float) and target > 1:
+        config.evaluate.target = 1.01
     for old, new in RENAMED.items():
         if old in config and new not in config:
             config[new] = config.pop(old)

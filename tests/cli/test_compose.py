@@ -14,7 +14,7 @@ from embodied.errors import ConfigError
         ("train", "~hydra.x", "unknown key"),
         ("train", "+rollout.num_env=3", "did you mean rollout.num_envs"),
         ("train", "++sed=3", "did you mean seed"),
-        ("train", "rollout.zz=3", "known: rollout.max_lag, rollout.num_envs, rollout.steps"),
+        ("train", "budget.minibatches=3", "did you mean algo.minibatches"),
         ("train", "+split=colours", "unknown key 'split'"),
         ("train", "+task@foo=reach", "unknown key 'task@foo'"),
         ("train", "algo=sac", "known: bc, ppo"),

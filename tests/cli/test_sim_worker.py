@@ -22,7 +22,7 @@ PEER = ROOT / ".venvs" / "gymnasium-robotics" / "bin" / "python"
 ENV = "gymnasium:tests.simulators.worker.tiny_gym:Tiny-v0"
 TASK = [
     "task=fetch_push", "env=worker", f"task.env={ENV}", "rollout.num_envs=4", "rollout.steps=8", "evaluate.every=3",
-    "evaluate.episodes=4", "evaluate.final_episodes=4", "evaluate.target=2", "checkpoint.every=2",
+    "evaluate.episodes=4", "evaluate.final_episodes=4", "evaluate.target=1.01", "checkpoint.every=2",
 ]  # fmt: skip
 
 

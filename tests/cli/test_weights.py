@@ -148,7 +148,7 @@ def moved(root: Path, *words: str) -> None:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Path, Registry, "subprocess.Popen[str]"]]:
     """A run that trains on until it is ended."""
-    words = [*SMALL, "checkpoint.every=2", "evaluate.target=2", "budget.env_steps=100000000", "name=live"]
+    words = [*SMALL, "checkpoint.every=2", "evaluate.target=1.01", "budget.env_steps=100000000", "name=live"]
     process = start("train", *words, folder=tmp_path)
     run = tmp_path / "runs" / "live"
     try:
@@ -345,7 +345,7 @@ def make_layout(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_learner_is_held_by_the_server_it_pushes_to(far: Far, tmp_path: Path) -> None:
     """Rolled back at the server: resumed there, then at the run; then restored at the run, and the server lets go."""
-    words = [*SMALL, "checkpoint.every=2", "evaluate.target=2", "budget.env_steps=100000000", "name=live"]
+    words = [*SMALL, "checkpoint.every=2", "evaluate.target=1.01", "budget.env_steps=100000000", "name=live"]
     words += ["client=remote", f"client.address={far.address}", "client.timeout_s=60"]
     process = start("train", *words, folder=tmp_path)
     run = tmp_path / "runs" / "live"

@@ -16,6 +16,10 @@ from embodied.runs.settings import CONFIG, Settings, resumed_config, saved_confi
         ("seed=-1", "seed cannot be -1"),
         ("evaluate.seed=99999999999999999999", r"seed cannot be .* \(evaluate\.seed\): give a whole number from 0 to"),
         ("evaluate.final_seed=-1", "evaluate.final_seed"),
+        (
+            "evaluate.target=97",
+            r"target cannot be 97 \(evaluate\.target\): did you mean 0\.97\? .* at most 1\.01, 1\.01 never",
+        ),
         ("episodes.quota_gb=inf", "episodes.quota_gb"),
         ("episodes.quota_gb=nan", "episodes.quota_gb"),
         ("rollout={num_envs: 65536, steps: 65536}", "fit in memory"),

@@ -22,7 +22,7 @@ from embodied.train.parts import make_parts
 UPDATES = 5
 WORDS = [
     "task=reach", "policy.hidden=[8]", "rollout.num_envs=3", "rollout.steps=20", f"budget.env_steps={UPDATES * 60}",
-    "evaluate.episodes=2", "evaluate.every=2", "evaluate.target=2", "checkpoint.every=2", "algo.epochs=1",
+    "evaluate.episodes=2", "evaluate.every=2", "evaluate.target=1.01", "checkpoint.every=2", "algo.epochs=1",
     "algo.minibatches=2", "episodes.keep=[all]", "env.num_threads=1", "runtime.threads=1", "seed=5",
 ]  # fmt: skip
 

@@ -204,7 +204,8 @@ def test_pointers_are_seen_by_other_registries_at_once(tmp_path: Path) -> None:
     "policies",
     [[], {"mlp": 3}, {"mlp": {"pinned": 3}}, {"mlp": {"pinned": "x"}}, {"mlp": {"held": {"time": "now"}}},
      {"mlp": {"held": {"when": 1}}}, {"mlp": {"held": None}}, {"mlp": {"paired": {"1-abcdefabcdef": "x"}}},
-     {"mlp": {"held": {"time": 10**400}}}, {"mlp": {"held": {"time": 1e300}}}, {"mlp": {"paired": []}}, {"mlp": {"previous": "1-abcdefabcdef"}}, {"mlp": {"held": {"time": 1.0, "by": 3}}}],
+     {"mlp": {"held": {"time": 10**400}}}, {"mlp": {"held": {"time": 1e300}}},
+     {"mlp": {"paired": []}}, {"mlp": {"previous": "1-abcdefabcdef"}}, {"mlp": {"held": {"time": 1.0, "by": 3}}}],
 )  # fmt: skip
 def test_pointers_that_make_no_sense_are_one_line(tmp_path: Path, policies: object) -> None:
     publish(Registry(tmp_path))
