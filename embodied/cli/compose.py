@@ -36,8 +36,9 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
     overrides = [w for w in overrides if w != "experiment=null"]  # the default, which Hydra takes from files only
     _check_grammar(overrides)
-    known, file = groups(), OmegaConf.load(FOLDER / f"{name}.yaml")
-    own = {str(group) for entry in file.get("defaults", []) if isinstance(entry, DictConfig) for group in entry}
+    known, file = groups(), OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"), resolve=False)
+    assert isinstance(file, dict)
+    own = {str(group) for entry in file.get("defaults", ()) if isinstance(entry, dict) for group in entry}
     words = [_Override.of(word, own | set(file)) for word in overrides]
     chosen = [word for word in words if word.key in own and word.sign != "~"]
     for _, key, option in chosen:
