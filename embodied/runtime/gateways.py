@@ -41,6 +41,7 @@ class ServerGateways:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._key = _api_key(settings.api_key)
+        self._credentials: str | None = None
         if settings.openpi is not None or settings.groot is not None:
             self._credentials = _gateway_credentials(settings.credentials)
             spec = _policy(settings, slots).policy.spec
