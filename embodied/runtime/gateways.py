@@ -69,6 +69,8 @@ class ServerGateways:
     def _wanted(self, server: str) -> dict[str, tuple[type[Gateway[Any, Any]], Main, dict[str, Any]]]:
         """Name of each gateway to its class, main function and settings."""
         settings, wanted = self._settings, dict[str, tuple[type[Gateway[Any, Any]], Main, dict[str, Any]]]()
+        if settings.openpi is None and settings.groot is None:
+            return wanted
         values = {
             "server": server, "policy": settings.gateway_policy or "", "embodiment": settings.embodiment,
             "credentials": self._credentials, "api_key": self._key,
