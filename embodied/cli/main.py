@@ -1,6 +1,7 @@
 """`embodied`: the front door. Every command ends in one line on a mistake, never a traceback."""
 
 import argparse
+import atexit
 import importlib
 import os
 import re
@@ -8,6 +9,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TextIO
 
 from embodied.errors import ConfigError, EmbodiedError, nearest
 
@@ -23,6 +26,9 @@ COMMANDS = {
     "sim-worker": "another project's environments: embodied sim-worker --env gymnasium:FetchPush-v4 --connect ADDRESS",
     "doctor": "check this machine, and say what mends it",
 }
+
+
+INTERRUPTED = 130
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -94,33 +100,50 @@ def entry() -> None:
     """The console command."""
     arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         status = run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         status = 141  # the reader of a pipe (head, less) left
-        _mute_stdout()
+        _mute(sys.stdout)
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in arguments:
             raise
-        print(f"embodied: {_line(error)}", file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            print(f"embodied: {_line(error)}", file=sys.stderr)
         status = error.exit_status if isinstance(error, EmbodiedError) else 3
         if isinstance(error, ModuleNotFoundError):
             status = 2
         if isinstance(error, KeyboardInterrupt):
-            status = 130
-        try:
-            sys.stdout.flush()
-        except (OSError, AttributeError):
-            _mute_stdout()
+            status = INTERRUPTED
+        _flush(sys.stdout)
+    _flush(sys.stderr)
+    end(status)
+
+
+def end(status: int) -> None:
+    """End the process. An interrupted one ends at once, since Python takes seconds to free what torch has loaded."""
+    if status == INTERRUPTED:
+        atexit._run_exitfuncs()
+        os._exit(status)
     sys.exit(status)
 
 
-def _mute_stdout() -> None:
-    """Let what could not be written go, or Python would complain again while closing stdout."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _mute(stream: TextIO | None) -> None:
+    """Drop what could not be written, or Python would complain again while closing the stream."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _flush(stream: TextIO | None) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        _mute(stream)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self, TextIO
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -17,6 +18,25 @@ LIVE_PERIOD_S = 0.25
 PLAIN_PERIOD_S = 5.0
 SHARE = 0.01
 RATE_WINDOW_S = 10.0
+
+
+class _Dropping:
+    """A text stream that drops what it cannot write: its reader left, its terminal is gone, or its disk is full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @dataclass
@@ -69,7 +89,7 @@ class Progress:
     ) -> None:
         self.status = Status()
         self._title, self._total, self._limit_s, self._clock = title, total_steps, limit_s, clock
-        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._console = Console(file=cast(TextIO, _Dropping(stream or sys.stderr)), highlight=False)
         self._start = clock()
         self._next = self._start
         self._marks: list[tuple[float, int]] = []

@@ -29,6 +29,7 @@ def embodied(*words: str, folder: Path, timeout: float = 240.0) -> "subprocess.C
         stack.enter_context(contextlib.chdir(folder))
         stack.enter_context(_signals(timeout))
         stack.enter_context(mock.patch.object(sys, "argv", ["embodied", *words]))
+        stack.enter_context(mock.patch.object(main, "end", sys.exit))
         stack.enter_context(mock.patch.dict(os.environ))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
@@ -49,7 +50,7 @@ def _signals(timeout: float) -> Iterator[None]:
     def late(*_: object) -> None:
         raise Late(f"no end in {timeout} s")
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     alarm = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, timeout)
     try:

@@ -1,6 +1,7 @@
 """The front door: whatever goes wrong is one line and an exit status."""
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from embodied.errors import ConfigError, InfrastructureError
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(main, "end", sys.exit)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,24 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_closed_standard_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "run", lambda arguments: 0)
     monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main.entry()
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_interrupts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    monkeypatch.setattr(main, "run", lambda arguments: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as ended:
+        main.entry()
+    assert ended.value.code == 130 and capsys.readouterr().err == "embodied: interrupted\n"
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "run", lambda arguments: os.kill(os.getpid(), signal.SIGHUP) or 0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with pytest.raises(SystemExit) as ended:
         main.entry()
     assert ended.value.code == 0

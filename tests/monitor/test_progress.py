@@ -114,3 +114,15 @@ def test_nothing_is_known_at_the_start() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "Input/output error")])
+def test_progress_that_cannot_be_written_is_dropped(error: OSError, terminal: bool) -> None:
+    class Gone(Screen):
+        def write(self, text: str) -> int:
+            raise error
+
+    with Progress("reach", stream=Gone(Clock(), terminal=terminal)) as progress:
+        progress.update(phase="training", env_steps=100)
+        progress.say("resuming")
