@@ -141,7 +141,9 @@ def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     """
     names = sorted(set(known))
     words = {known_name.casefold(): known_name for known_name in names}
-    if close := difflib.get_close_matches(str(name)[:100].casefold(), words, n=count):
+    wrong = str(name)[:100].casefold()
+    begun = [word for word in words if len(wrong) > 2 and word.startswith(wrong)]
+    if close := list(dict.fromkeys([*begun, *difflib.get_close_matches(wrong, words, n=count)]))[:count]:
         return f"did you mean {' or '.join(words[word] for word in close)}?"
     if not names:
         return "nothing is known under any name"

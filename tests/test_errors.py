@@ -46,6 +46,7 @@ def test_exit_status_follows_who_has_to_act(cls: type[EmbodiedError]) -> None:
 def test_nearest_names() -> None:
     tasks = ["reach", "lift_cube", "stack"]
     assert nearest("lift", tasks) == "did you mean lift_cube?"
+    assert nearest("unseen", ["seen", "unseen_instructions"]) == "did you mean unseen_instructions or seen?"
     assert nearest("REACH", tasks) == "did you mean reach?"
     assert nearest("sac", ["bc", "ppo"]) == "known: bc, ppo"
     assert nearest("x", [f"name-{n:05}" for n in range(50)]) == (

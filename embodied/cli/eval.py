@@ -16,7 +16,7 @@ Plays one episode of each seed with a run's policy and prints the success rate w
 tasks or splits, a row for each.
 
   embodied eval run=latest episodes=200 seed=1000 --json    the last line is JSON
-  embodied eval run=a version=12                            another version, if it is kept
+  embodied eval run=a version=12                            another version, if it is kept; best: by evaluation
   embodied eval run=a splits=[unseen_instructions,colours,cameras]    what it never saw; files of configs/split/
   embodied eval run=a tasks=[reach_color,stack]             other tasks, if the policy fits them
   embodied eval run=a against=b                             the same episodes with both, and who is better
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         if settings.tasks or settings.splits or settings.against:
             table.show(row.policy, row.label, row.cell.split or "as trained", row.to_dict())
 
-    measured = evaluate(settings, seen)
+    measured = evaluate(settings, seen, print)
     result = measured.to_dict()
     policies = list(dict.fromkeys(row.policy for row in rows))
     if len(rows) > len(policies):

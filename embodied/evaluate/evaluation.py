@@ -120,12 +120,17 @@ class Evaluation:
         return result
 
 
-def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row: None) -> Evaluation:
+def evaluate(
+    settings: EvalSettings,
+    seen: Callable[[Row], object] = lambda row: None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Evaluation:
     """Play each seed exactly once, on every task under every split, with the mode of the policy's distribution.
 
     Args:
         settings: Of the evaluation.
         seen: Called with every row once it is measured.
+        say: Told which version is measured, where it is not the newest.
 
     Raises:
         UserError: Unknown runs, versions, tasks or splits; a run compared with itself.
@@ -135,7 +140,7 @@ def evaluate(settings: EvalSettings, seen: Callable[[Row], object] = lambda row:
         if settings.run is None:
             policies = [_given(settings, stack)]
         else:
-            policies = _of_runs(settings, settings.run, stack)
+            policies = _of_runs(settings, settings.run, stack, say)
         cells = plan(settings, policies[0].task)
         _check(cells, policies, settings, stack)
         seeds = np.arange(settings.seed, settings.seed + settings.episodes)
@@ -198,12 +203,12 @@ def _check(cells: Sequence[Planned], policies: Sequence[Measured], settings: Eva
             policy.client.hello(offered)
 
 
-def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack) -> list[Measured]:
+def _of_runs(settings: EvalSettings, run_name: str, stack: ExitStack, say: Callable[[str], object]) -> list[Measured]:
     """The run, and the one it is compared with."""
-    first, version = _of_run(settings, run_name, settings.version, stack)
+    first, version = _of_run(settings, run_name, settings.version, stack, say)
     if settings.against is None:
         return [first]
-    second, other = _of_run(settings, settings.against, settings.against_version, stack)
+    second, other = _of_run(settings, settings.against, settings.against_version, stack, say)
     if first.folder == second.folder:
         if version == other:
             what, fix = f"{first.name} version {version} is compared with itself", "give another run or against_version"
@@ -230,9 +235,11 @@ def _told_apart(first: Path, second: Path) -> tuple[str, str]:
     return str(one), str(other)
 
 
-def _of_run(settings: EvalSettings, run_name: str, version: str, stack: ExitStack) -> tuple[Measured, int]:
+def _of_run(
+    settings: EvalSettings, run_name: str, version: str, stack: ExitStack, say: Callable[[str], object]
+) -> tuple[Measured, int]:
     """A run's policy, and the number of the version that answers."""
-    run, policy, manifest, tensors = load_policy(run_name, settings.runs, version)
+    run, policy, manifest, tensors = load_policy(run_name, settings.runs, version, say)
     client = make_client(settings.client, policy, None)
     stack.callback(client.close)
     if settings.client.address == "inline":

@@ -26,7 +26,7 @@ class EvalSettings:
 
     Attributes:
         run: Run to evaluate; null for `task`, `env` and `policy`, such as another project's server.
-        version: `latest`, or a number.
+        version: `latest`, the one to be served; `best`, by the run's evaluations; or a number.
         tasks: Names of task configurations; empty for the run's own.
         splits: Names in `configs/split/`; empty for none.
         episodes, seed: One episode of each seed from `seed` on, of every task and split.

@@ -1,6 +1,6 @@
 """Policies from what a run has published: its settings, its policy, a version of its weights. No env is made."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from embodied.runs.run_folder import resolve
 from embodied.runs.settings import Settings, saved_config, typed
 from embodied.settings import require
 from embodied.spec import PolicySpec
-from embodied.weights.manifest import MAX_NUMBER, Manifest
+from embodied.weights.manifest import MAX_NUMBER, Manifest, Version
 from embodied.weights.registry import Registry
 from policies.base import Policy
 
@@ -57,26 +57,50 @@ def open_run(run: str, runs: str, engine: Mapping[str, Any] | None = None) -> Ru
     return Run(folder, settings, registry, policy)
 
 
-def load_policy(run: str, runs: str, version: str) -> tuple[Settings, Policy, Manifest, dict[str, NDArray[Any]]]:
-    """A run's settings, its policy as configured, and one verified version of its weights, a number or `latest`.
+def load_policy(
+    run: str, runs: str, version: str, say: Callable[[str], object] = lambda text: None
+) -> tuple[Settings, Policy, Manifest, dict[str, NDArray[Any]]]:
+    """A run's settings, its policy as configured, and one verified version of its weights, as `find_version` has it.
 
     Raises:
         UserError, CorruptFile, SpecMismatch: As `open_run`.
-        WeightsRefused: That version is not kept.
+        ConfigError, WeightsRefused: As `find_version`.
     """
     opened = open_run(run, runs)
-    manifest, tensors = opened.registry.read(opened.policy.spec.name, whole_number(version))
+    chosen = find_version(opened.registry, opened.policy.spec.name, version, say)
+    manifest, tensors = opened.registry.read(opened.policy.spec.name, chosen.label)
     return opened.settings, opened.policy, manifest, tensors
 
 
-def whole_number(version: str) -> int | str:
-    """A version as a user writes it: a number, or `latest`.
+def find_version(
+    registry: Registry, policy: str, version: str, say: Callable[[str], object] = lambda text: None
+) -> Version:
+    """A version as a user names it.
+
+    Args:
+        registry: Registry that keeps it.
+        policy: Name of the policy.
+        version: A number; `latest` for the one to be served; `best` for the one that did best in an evaluation.
+        say: Told why `latest` is not the newest version.
 
     Raises:
-        ConfigError: Neither, or a number of more digits than any version has.
+        ConfigError: It is neither, or a number of more digits than any version has.
+        UserError: No version was evaluated.
+        WeightsRefused: The version is not kept.
+        CorruptFile: The registry's pointers are damaged.
     """
     if version == "latest":
-        return version
+        newest, pointers = registry.find(policy, version), registry.pointers(policy)
+        chosen = registry.active(policy) or newest
+        if chosen != newest:
+            why = "pinned" if chosen == pointers.pinned else "served since a rollback"
+            say(f"version {chosen.number} is taken: it is {why}; the newest is version {newest.number}")
+        return chosen
+    if version == "best":
+        best = registry.pointers(policy).best
+        if best is None:
+            raise UserError(f"no version of {policy} was evaluated", str(registry.folder), "give version=latest")
+        return best
     fits = version.isdecimal() and len(version) <= len(str(MAX_NUMBER))
-    require(fits, "version", version[:40], "give a whole number, or latest")
-    return int(version)
+    require(fits, "version", version[:40], "give a whole number, latest or best")
+    return registry.find(policy, int(version))

@@ -15,7 +15,7 @@ from embodied.errors import DataError, DeadlineExceeded
 from embodied.runs.checkpoint import check_spec
 from embodied.runs.engines import with_engine
 from embodied.runs.parts import build_policy, make_env, make_policy
-from embodied.runs.published import open_run, whole_number
+from embodied.runs.published import find_version, open_run
 from embodied.runtime.gateways import ServerGateways
 from embodied.runtime.serve_settings import ServeSettings
 from embodied.runtime.slots import make_slot, serve_active
@@ -95,11 +95,11 @@ def _of_run(settings: ServeSettings, run: str) -> PolicySlot:
     """A run's policy, following its registry, or one version of it for good."""
     opened = open_run(run, settings.runs, settings.engine)
     torch.set_num_threads(settings.threads)
-    number = whole_number(settings.version)
-    if number == "latest":
+    if settings.version == "latest":
         return _slot(settings, opened.policy, opened.registry, opened.settings.policy)
+    version = find_version(opened.registry, opened.policy.spec.name, settings.version)
     slot = _slot(settings, opened.policy, None, opened.settings.policy)
-    slot.policy.switch(*opened.registry.read(opened.policy.spec.name, number))
+    slot.policy.switch(*opened.registry.read(opened.policy.spec.name, version.label))
     return slot
 
 

@@ -62,9 +62,11 @@ class Evaluator(Stage):
         episodes: Makes whole episodes, with their rewards.
         attempt: Start of the run.
         watch: Gets the seconds of `evaluation`.
+        keep_best: Keeps the version that is served, which did best so far; returns its number.
 
     Attributes:
         reached: Evaluations in a row that reached the target.
+        best: Success rate and number of the version that did best; the newest of equals, None before the first.
         success: Rate of the last one; NaN before the first.
         result: Of the evaluation that was started last; None while it runs.
     """
@@ -79,11 +81,13 @@ class Evaluator(Stage):
         episodes: Callable[[Played], list[Episode]],
         attempt: int,
         watch: Stopwatch,
+        keep_best: Callable[[], int],
     ) -> None:
         self._settings, self._spec, self._decide, self._episodes = settings, spec, decide, episodes
-        self.watch, self._attempt = watch, attempt
+        self.watch, self._attempt, self._keep_best = watch, attempt, keep_best
         self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
         self.reached, self.success = 0, math.nan
+        self.best: tuple[float, int] | None = None
         self.result: Evaluation | None = None
         self._running: _Running | None = None
         self._env: Env | None = None
@@ -128,15 +132,19 @@ class Evaluator(Stage):
         return "evaluation" if self._running is not None else ""
 
     def state(self) -> dict[str, Any]:
-        return {"reached": self.reached}
+        return {"reached": self.reached, "best": self.best}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.reached = int(state["reached"])
+        if best := state.get("best"):
+            self.best = float(best[0]), int(best[1])
 
     def judge(self, result: Evaluation) -> dict[str, float]:
         """Compare a regular evaluation with the target; its metrics."""
         values = evaluation_metrics(result, result.lengths)
         self.success = values["eval/success_rate"]
+        if self.best is None or self.success >= self.best[0]:
+            self.best = self.success, self._keep_best()
         self.reached = self.reached + 1 if self.success >= self._settings.evaluate.target else 0
         return values
 

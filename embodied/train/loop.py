@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied.buffer.assembler import EpisodeAssembler
 from embodied.data import Segment
-from embodied.errors import RolloutMismatch
+from embodied.errors import CorruptFile, RolloutMismatch
 from embodied.learning.consistency import explain
 from embodied.learning.ppo import PPO
 from embodied.rollout.collector import Assignment, Collector
@@ -70,7 +70,7 @@ class Loop:
         self.keeper = Keeper(EpisodeAssembler(env.spec, attempt), parts.store, attempt, watch)
         self.whole_episodes = WholeEpisodes(env.spec, attempt, parts.reward.score)
         decide = by_policy(parts.client, spec, settings.seed)
-        self.evaluator = Evaluator(settings, spec, decide, self.whole_episodes, attempt, watch)
+        self.evaluator = Evaluator(settings, spec, decide, self.whole_episodes, attempt, watch, self._keep_best)
         self.metrics = StepMetrics(parts.metrics, attempt, watch, lambda: self.elapsed_s, parts.progress)
         stages: list[Stage] = [
             self.rollout, self.scorer, self.trainer, self.publisher, self.keeper, self.evaluator, self.metrics
@@ -138,6 +138,15 @@ class Loop:
         """Have the present weights served; see `messages.Update`."""
         self.trainer.present(restored, parent)
         self.settle(lambda: self.trainer.served)
+
+    def _keep_best(self) -> int:
+        """Keep the version last published as the best; its number."""
+        number = self.publisher.number
+        try:
+            self.parts.registry.keep_best(self.parts.spec.name, number)
+        except CorruptFile as error:
+            self.parts.progress.say(f"version {number}, the best so far, may not be kept: {error.line()}")
+        return number
 
     def evaluate(self, seeds: np.ndarray, name: str) -> Evaluation:
         """Play the version that is served on seeds, each exactly once, and store the episodes."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from embodied.errors import UserError, WeightsRefused, nearest
 from embodied.files import read_json
 from embodied.runs import checkpoint, run_folder
-from embodied.runs.published import whole_number
+from embodied.runs.published import find_version
 from embodied.train.snapshot import read_manifest, read_snapshot
 from embodied.weights.registry import Registry
 from embodied.weights.sidecar import FIX, check_spec
@@ -42,7 +42,7 @@ def find_weights(source: str, runs: Path, policy: str) -> str:
         raise UserError(f"the run {folder.name} has published no version", str(folder), "choose another run")
     if policy not in names and len(names) > 1:
         raise UserError(f"the run {folder.name} has no policy {policy}", str(folder), nearest(policy, names))
-    return f"{folder}:{registry.find(policy if policy in names else names[0], whole_number(version)).number}"
+    return f"{folder}:{find_version(registry, policy if policy in names else names[0], version).number}"
 
 
 def read_weights(source: str, policy: Policy) -> dict[str, NDArray[Any]]:

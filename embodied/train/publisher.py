@@ -147,6 +147,8 @@ class Publisher(Stage):
             self._patience.say(f"versions are not paired with checkpoints: {error.line()}")
 
     def _begin(self, update: Update, now: float) -> _Pending:
+        if update.parent is not None and (kept := self._unchanged(update)) is not None:
+            return _Pending(update, kept.number, since=now, retry=now)
         if not self._reserved:
             first = self._registry.reserve(self._spec.name, BLOCK)
             self._reserved = range(first, first + BLOCK)
@@ -154,6 +156,15 @@ class Publisher(Stage):
             parent = self._registry.stored(self._spec.name, update.parent)
             self._parent = parent.label if parent else ""
         return _Pending(update, self._reserved[0], since=now, retry=now)
+
+    def _unchanged(self, update: Update) -> Version | None:
+        """The newest version, where a resumed run has its weights and nothing is held: it is not published again."""
+        name = self._spec.name
+        newest = max(self._registry.versions(name), default=None)
+        if newest is None or newest.number != update.parent or self._registry.held(name) is not None:
+            return None
+        same = Manifest.of(name, newest.number, update.tensors, self._spec.to_dict()).version == newest
+        return newest if same and self._client.version()[0] <= newest.number else None
 
     def _attempt(self, pending: _Pending, now: float) -> bool:
         """One attempt to store and serve; False where a hold is in the way."""
@@ -188,7 +199,9 @@ class Publisher(Stage):
     def _finish(self, pending: _Pending) -> None:
         update, manifest = pending.update, pending.manifest
         assert manifest is not None
-        self._pending, self._reserved = None, self._reserved[1:]
+        self._pending = None
+        if pending.number in self._reserved:
+            self._reserved = self._reserved[1:]
         self.number, self._parent = pending.number, manifest.label
         size = sum(array.nbytes for array in update.tensors.values())
         published = Published(

@@ -38,6 +38,7 @@ def report(loop: Loop) -> str:
         run=parts.folder.name,
         infrastructure_faults=parts.env.faults,
         origin=loop.origin,
+        best={"policy_version": best[1], "success_rate": best[0]} if (best := loop.evaluator.best) else None,
     )
     write_summary(parts.folder, summary)
     if settings.compare.split is not None:

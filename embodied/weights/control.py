@@ -171,6 +171,13 @@ class Control(Versions):
             if mine.paired != known:
                 self._pointers.write({**table, policy: replace(mine, paired=known)})
 
+    def keep_best(self, policy: str, number: int) -> None:
+        """Keep the version that did best in an evaluation, until another does. Raises as `reserve`."""
+        with self._locked(f"keep the best version of {policy}"):
+            best = next((version for version in self.versions(policy) if version.number == number), None)
+            if best is not None and best != self.pointers(policy).best:
+                self._move(policy, best=best)
+
     def stamp(self) -> Stamp:
         """Changes with the pointers of any policy; as `revision`."""
         return self._pointers.stamp()

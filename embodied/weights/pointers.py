@@ -23,6 +23,7 @@ BY_SERVER = "the policy server"
 
 _SETTLED_NS = 100_000_000  # a file changed longer ago than a file system's clock is coarse
 _ABSENT = (0, 0, 0)
+_VERSIONS = ("pinned", "serving", "best")
 
 Stamp = tuple[int, int, int]
 
@@ -62,21 +63,29 @@ class Hold:
 
 @dataclass(frozen=True)
 class Pointers:
-    """One policy's pointers; `paired` maps versions to steps of checkpoints."""
+    """One policy's pointers.
+
+    Attributes:
+        pinned, serving: Version to be served, whatever is published or until the next is.
+        best: Version that did best in an evaluation.
+        held: Hold on publication.
+        paired: Versions to steps of checkpoints.
+    """
 
     pinned: Version | None = None
     serving: Version | None = None
+    best: Version | None = None
     held: Hold | None = None
     paired: Mapping[Version, int] = field(default_factory=dict)
 
     @property
     def named(self) -> set[Version]:
         """Versions that must not be deleted."""
-        return {version for version in (self.pinned, self.serving) if version} | set(self.paired)
+        return {version for version in (self.pinned, self.serving, self.best) if version} | set(self.paired)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; what is not set is left out."""
-        data: dict[str, Any] = {name: v.label for name in ("pinned", "serving") if (v := getattr(self, name))}
+        data: dict[str, Any] = {name: v.label for name in _VERSIONS if (v := getattr(self, name))}
         if self.held:
             data["held"] = vars(self.held)
         if self.paired:
@@ -86,13 +95,13 @@ class Pointers:
     @classmethod
     def from_dict(cls, data: Any) -> Self:
         """Rebuild from `to_dict`; raises `TypeError`, `AttributeError` or `MessageError` for anything else."""
-        if set(data) - {"pinned", "serving", "held", "paired"}:
+        if set(data) - {*_VERSIONS, "held", "paired"}:
             raise TypeError("unknown pointers")
-        pinned, serving = (Version.parse(data[name]) if name in data else None for name in ("pinned", "serving"))
+        versions = {name: Version.parse(data[name]) for name in _VERSIONS if name in data}
         paired = {Version.parse(label): step for label, step in data.get("paired", {}).items()}
         if not all(type(step) is int for step in paired.values()):
             raise TypeError("a step is a whole number")
-        return cls(pinned, serving, Hold.from_dict(data["held"]) if "held" in data else None, paired)
+        return cls(**versions, held=Hold.from_dict(data["held"]) if "held" in data else None, paired=paired)
 
 
 class PointerFile:

@@ -97,9 +97,10 @@ class Versions:
         found = versions[-1:] if number == LATEST else [v for v in versions if number in (v.number, v.label)]
         if not found:
             kept = ", ".join(str(v.number) for v in versions[-10:])
-            raise WeightsRefused(
-                f"version {str(number)[:80]} of {policy} is not kept", str(self.folder), f"versions kept: {kept}"
-            )
+            what = f"version {str(number)[:80]} of {policy} is not kept"
+            refusal = WeightsRefused(what, str(self.folder), f"versions kept: {kept}")
+            refusal.exit_status = UserError.exit_status  # no file is damaged: the caller named it
+            raise refusal
         return found[0]
 
     def read(self, policy: str, number: int | str) -> tuple[Manifest, dict[str, NDArray[Any]]]:

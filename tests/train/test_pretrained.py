@@ -153,7 +153,7 @@ def test_another_kind_of_policy_is_refused(tmp_path: Path) -> None:
         ("nothing", UserError, "no run nothing.*known: a"),
         ("a:7", WeightsRefused, "version 7 of p is not kept"),
         ("a:x", UserError, "version"),
-        (f"a:{'9' * 5000}", UserError, "give a whole number, or latest"),
+        (f"a:{'9' * 5000}", UserError, "give a whole number, latest or best"),
         ("a:", UserError, "version cannot be ''"),
         ("empty", UserError, "published no version"),
         ("two", UserError, "no policy p"),

@@ -250,3 +250,15 @@ def test_versions_name_the_version_they_were_trained_from(tmp_path: Path) -> Non
     number = resumed.publish(2.0, parent=2)
     assert number > 5 and resumed.registry.lag("mlp", 2, number) == 0
     assert resumed.registry.lag("mlp", 4, number) is None and resumed.registry.lag("mlp", 1, resumed.publish(5.0)) == 2
+
+
+def test_a_resumed_run_publishes_nothing_that_did_not_change(tmp_path: Path) -> None:
+    run = Sim(tmp_path)
+    for value in (1.0, 2.0):
+        number = run.publish(value)
+    resumed = Sim(tmp_path)
+    assert resumed.publish(2.0, parent=number) == number
+    assert resumed.client.version() == resumed.registry.active("mlp")
+    assert [version.number for version in resumed.registry.versions("mlp")] == [1, 2]
+    assert resumed.publish(3.0) > number
+    assert Sim(tmp_path).publish(2.0, parent=number) > number + 1  # a newer version is there
