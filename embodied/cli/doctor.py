@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal
@@ -139,18 +140,19 @@ def check_shared_memory() -> list[Check]:
 def check_gl() -> list[Check]:
     if not all(map(importlib.util.find_spec, ("mujoco", "numba"))):
         return [Check("GL", "warn", "not tried without mujoco and numba", "pip install -e '.[sim]' in the clone")]
-    from simulators.render.gl import GL_HINT, find_gl
+    from simulators import IGNORED_GL
+    from simulators.render.gl import find_gl, gl_fix
 
+    ignored = [Check("MUJOCO_GL", "warn", IGNORED_GL, "unset MUJOCO_GL")] if IGNORED_GL else []
     try:
         backend = find_gl()
     except ConfigError as error:
-        return [Check("GL", "fail", error.what, error.fix)]
+        return [*ignored, Check("GL", "fail", error.what, error.fix)]
     if backend:
-        return [Check("GL", "ok", backend)]
-    if os.environ.get("EMBODIED_GL"):
-        found = f"none, with EMBODIED_GL={os.environ['EMBODIED_GL']}: the ray caster draws"
-        return [Check("GL", "warn", found, "unset EMBODIED_GL")]
-    return [Check("GL", "warn", "none: the ray caster draws", GL_HINT)]
+        return [*ignored, Check("GL", "ok", backend)]
+    given = [f"{name}={os.environ[name]}" for name in ("EMBODIED_GL", "PYOPENGL_PLATFORM") if os.environ.get(name)]
+    found = f"none{', with ' if given else ''}{' and '.join(given)}: the ray caster draws"
+    return [*ignored, Check("GL", "warn", found, gl_fix())]
 
 
 def _installed(requirement: Requirement) -> str:
@@ -247,14 +249,24 @@ def check_all(runs: Path) -> list[Check]:
         check_python,
         check_cores,
         check_memory,
-        lambda: check_runs(runs),
+        partial(check_runs, runs),
         check_shared_memory,
         check_gl,
         check_packages,
         check_foreign,
         check_ports,
     ]
-    return [found for check in checks for found in check()]
+    return [found for check in checks for found in _guarded(check)]
+
+
+def _guarded(check: Callable[[], list[Check]]) -> list[Check]:
+    """The results of a check; one that fails is a result too."""
+    try:
+        return check()
+    except Exception as error:
+        name = getattr(check, "func", check).__name__.removeprefix("check_").replace("_", " ")
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return [Check(name, "fail", f"this check broke: {text}", "mend what it names, or report it")]
 
 
 def show(checks: Sequence[Check], console: Console) -> None:

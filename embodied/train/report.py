@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from embodied.episode import Episode
+from embodied.errors import ConfigError
 from embodied.evaluate.video import record_video
 from embodied.monitor.plots import plot_success
 from embodied.monitor.stats import wilson
@@ -71,7 +72,10 @@ def _pictures(parts: Parts, shown: Sequence[Episode]) -> str:
     if not all(len(episode.initial_state) for episode in shown):
         return ", no video: these environments give no states to draw"
     path = parts.folder / "evaluation.mp4"
-    video = record_video(path, settings.task, shown, settings.render.renderer)
+    try:
+        video = record_video(path, settings.task, shown, settings.render.renderer)
+    except ConfigError as error:
+        return f", no video: {error.line()}"
     if video.hint:
         parts.progress.say(f"the video was drawn without GL; {video.hint}")
     return f", video {path}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from embodied.errors import ConfigError, nearest
 from embodied.settings import validated
 from simulators.env import BatchEnv
+from simulators.render.appearance import check_rays
 from simulators.render.gl import check_renderer, find_gl
 from simulators.render.ray import camera_id
 from simulators.render.video import drawing
@@ -65,6 +66,8 @@ class Pictures:
             return None
         if self._draw is None:
             renderer = ("quality" if find_gl() else "ray") if self._renderer == "auto" else self._renderer
+            if renderer == "ray":
+                check_rays(self._view[0])
             self._draw = self._open.enter_context(drawing(renderer, *self._view))
         return self._draw(self._env.batch.state.copy())
 

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied.errors import ConfigError
 from simulators.render.kernels import BOX, CAPSULE, CYLINDER, ELLIPSOID, PLANE
 
 _GEOM = mujoco.mjtGeom
@@ -109,6 +110,12 @@ def beyond_rays(model: mujoco.MjModel) -> str:
         kind = _GEOM(int(model.geom_type[geom])).name.removeprefix("mjGEOM_").lower()
         return f"{kind} {model.geom(geom).name or geom}"
     return ""
+
+
+def check_rays(model: mujoco.MjModel) -> None:
+    """Raise `ConfigError` if the ray caster would leave out a visible geom."""
+    if beyond := beyond_rays(model):
+        raise ConfigError(f"the ray caster cannot draw {beyond}", "renderer", "use gl, or auto where a GL is installed")
 
 
 def patterned(model: mujoco.MjModel) -> bool:

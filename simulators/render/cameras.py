@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.errors import ConfigError, InfrastructureError, nearest
 from embodied.settings import ThreadsOrAll, validated
 from embodied.spec import Stream, Streams
-from simulators.render.appearance import beyond_rays, patterned
-from simulators.render.gl import GL_PACKAGES, check_renderer, find_gl
+from simulators.render.appearance import beyond_rays, check_rays, patterned
+from simulators.render.gl import check_renderer, find_gl, gl_fix
 from simulators.render.gl_views import GLPainter
 from simulators.render.looks import Looks, turned
 from simulators.render.ray import camera_id
@@ -117,20 +117,19 @@ def choose(model: mujoco.MjModel, renderer: str) -> str:
         ConfigError, InfrastructureError: As `Cameras`.
     """
     check_renderer(renderer)
-    beyond = beyond_rays(model)
-    if renderer == "ray" and beyond:
-        raise ConfigError(f"the ray caster cannot draw {beyond}", "renderer", "use gl, or auto")
     if renderer == "ray":
+        check_rays(model)
         return renderer
     if renderer != "auto":
         if find_gl() is None:
-            raise InfrastructureError("no GL library draws here", f"renderer {renderer}", GL_PACKAGES)
+            raise InfrastructureError("no GL library draws here", f"renderer {renderer}", gl_fix())
         return renderer
+    beyond = beyond_rays(model)
     if (beyond or patterned(model)) and find_gl() is not None:
         return "gl"
     if beyond:
         what = f"no GL library draws here, and the ray caster cannot draw {beyond}"
-        raise InfrastructureError(what, "renderer auto", GL_PACKAGES)
+        raise InfrastructureError(what, "renderer auto", gl_fix())
     return "ray"
 
 

@@ -21,7 +21,6 @@ from simulators.render.ray import camera_id
 BACKENDS = ("egl", "osmesa")
 RENDERERS = ("auto", "ray", "gl", "quality")
 GL_PACKAGES = "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
-GL_HINT = f"for full-quality videos: {GL_PACKAGES}"
 _PROBE_S = 30.0
 # On a CPU, triangles cost most, then samples per pixel.
 _QUALITY = {"offsamples": 4, "shadowsize": 2048, "numslices": 20, "numstacks": 10}
@@ -65,10 +64,20 @@ def find_gl() -> str | None:
     if wanted == "off":
         return None
     candidates = [wanted] if wanted else list(BACKENDS)
-    if "OpenGL" in sys.modules:
+    platform = os.environ.get("PYOPENGL_PLATFORM", "").lower()
+    if platform or "OpenGL" in sys.modules:
         # PyOpenGL binds one platform at import; no other is available in this process.
-        candidates = [name for name in candidates if name == os.environ.get("PYOPENGL_PLATFORM", "").lower()]
+        candidates = [name for name in candidates if name == platform]
     return next((name for name in candidates if _draws(name)), None)
+
+
+def gl_fix() -> str:
+    """What gives a machine a GL on which `find_gl` found none."""
+    platform = os.environ.get("PYOPENGL_PLATFORM", "")
+    if platform and platform.lower() not in BACKENDS:
+        return "unset PYOPENGL_PLATFORM"
+    given = [name for name in ("EMBODIED_GL", "PYOPENGL_PLATFORM") if os.environ.get(name)]
+    return f"unset {' and '.join(given)}, or {GL_PACKAGES}" if given else GL_PACKAGES
 
 
 @functools.cache
@@ -143,7 +152,7 @@ def open_context(model: mujoco.MjModel, width: int, height: int, lean: bool = Fa
     """
     backend = find_gl()
     if backend is None:
-        raise InfrastructureError("no GL library draws here", "render", GL_HINT)
+        raise InfrastructureError("no GL library draws here", "render", gl_fix())
     # MuJoCo reads MUJOCO_GL at import, which has happened; its context classes can be used directly.
     os.environ.setdefault("PYOPENGL_PLATFORM", backend)
     window = importlib.import_module(f"mujoco.{backend}").GLContext(width, height)

@@ -15,8 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from embodied.data import Outcome
 from embodied.errors import ConfigError, DataError
+from simulators.render.appearance import beyond_rays, check_rays
 from simulators.render.encode import Mp4Writer
-from simulators.render.gl import GL_HINT, GLRenderer, check_renderer, find_gl
+from simulators.render.gl import GLRenderer, check_renderer, find_gl, gl_fix
 from simulators.render.ray import RayCaster, camera_id
 
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -91,8 +92,13 @@ def write_video(
             what = f"states of shape {clip.states.shape} instead of [L + 1, {size}]"
             raise DataError(what, clip.caption or "clip", "give the model that made them")
     hint = ""
+    if renderer == "ray":
+        check_rays(model)
     if renderer == "auto":
-        renderer, hint = ("quality", "") if find_gl() else ("ray", GL_HINT)
+        renderer = "quality" if find_gl() else "ray"
+        if renderer == "ray":
+            beyond = beyond_rays(model)
+            hint = (f"{beyond} is not drawn; " if beyond else "") + f"for full-quality videos: {gl_fix()}"
     stride = math.ceil(sum(len(clip.states) for clip in clips) / _BUDGET)
     together = 1 if len(clips) <= _SEQUENTIAL else _TILES
     pages = [clips[i : i + together] for i in range(0, len(clips), together)]

@@ -140,6 +140,17 @@ def test_gl_that_is_turned_off(monkeypatch: pytest.MonkeyPatch, setting: str, st
     assert check.status == status and fix in check.fix
 
 
+def test_a_check_that_breaks_is_a_result(monkeypatch: pytest.MonkeyPatch, no_gl: None, tmp_path: Path) -> None:
+    def broken() -> list[Check]:
+        raise RuntimeError("invalid value for environment variable X\nmore")
+
+    broken.__name__ = "check_shared_memory"
+    monkeypatch.setattr(doctor, "check_shared_memory", broken)
+    checks = {check.name: check for check in doctor.check_all(tmp_path)}
+    assert checks["shared memory"].status == "fail" and "invalid value" in checks["shared memory"].found
+    assert "tcp" in checks
+
+
 def test_gl_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     gl = pytest.importorskip("simulators.render.gl")
     monkeypatch.delenv("EMBODIED_GL", raising=False)

@@ -132,7 +132,7 @@ def test_auto_takes_rays_for_primitives_and_gl_for_the_rest(monkeypatch: pytest.
     for model, renderer in ((mesh, "auto"), (ball, "gl"), (ball, "quality")):
         with pytest.raises(InfrastructureError) as caught:
             choose(model, renderer)
-        assert caught.value.fix == APT
+        assert caught.value.fix.endswith(APT)
     with pytest.raises(ConfigError, match="cannot draw mesh wedge"):
         choose(mesh, "ray")
     cameras = Cameras(checker, small)
@@ -183,7 +183,7 @@ def test_wrong_views_ids_and_looks_are_refused(env: BatchEnv, monkeypatch: pytes
     for views in ([], [View("front", 8, 8)] * 17):
         with pytest.raises(ConfigError, match="1 to 16 views"):
             Cameras(model, views, "ray")
-    with pytest.raises(ConfigError, match="render threads"):
+    with pytest.raises(ConfigError, match=r"render\.threads"):
         Cameras(model, [View("front", 8, 8)], "ray", threads=-1)
     cameras = Cameras(model, [View("front", 8, 8)], "ray", threads=1)
     fields = bound(env, cameras)

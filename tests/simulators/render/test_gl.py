@@ -1,11 +1,13 @@
 """Search for a GL, operation without one, and GL's pictures against the ray caster's."""
 
+import os
 from collections.abc import Iterator
 
 import mujoco
 import numpy as np
 import pytest
 
+import simulators
 from embodied.errors import ConfigError, InfrastructureError
 from simulators.render import gl
 from simulators.render.ray import RayCaster
@@ -76,3 +78,21 @@ def test_gl_and_rays_draw_the_same() -> None:
     difference = np.abs(image.astype(int) - cast.astype(int))
     assert difference.mean() < 4
     assert (difference.max(2) > 40).mean() < 0.03  # edges, and edges of shadows
+
+
+def test_a_platform_of_pyopengl_that_is_no_gl_of_ours_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMBODIED_GL", raising=False)
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "glx")
+    assert gl.find_gl() is None and gl.gl_fix() == "unset PYOPENGL_PLATFORM"
+    with pytest.raises(InfrastructureError, match="unset PYOPENGL_PLATFORM"):
+        gl.GLRenderer(mujoco.MjModel.from_xml_string(SCENE), 32, 32)
+
+
+def test_a_gl_that_mujoco_cannot_use_is_ignored_and_said(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(simulators.ctypes.util, "find_library", lambda name: None)
+    for wanted, why in (("osmesa", "no libOSMesa"), ("EGL", "no libEGL"), ("nonsense", "knows no such GL")):
+        monkeypatch.setenv("MUJOCO_GL", wanted)
+        assert why in simulators._unset_unusable_gl() and "MUJOCO_GL" not in os.environ
+        assert caplog.messages[-1].startswith(f"MUJOCO_GL={wanted} is ignored: ")
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    assert simulators._unset_unusable_gl() == "" and os.environ["MUJOCO_GL"] == "glfw"

@@ -36,6 +36,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "_TILE", (128, 96))
 
 
+MESHED = mujoco.MjModel.from_xml_string(
+    """
+<mujoco>
+  <asset><mesh name="hand" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>
+  <worldbody><camera name="video" pos="0 -3 1"/><geom name="hand" type="mesh" mesh="hand"/></worldbody>
+</mujoco>
+"""
+)
+MESHED_SIZE = mujoco.mj_stateSize(MESHED, int(mujoco.mjtState.mjSTATE_INTEGRATION))
+
+
 def clip(length: int, caption: str = "", outcome: Outcome = Outcome.SUCCESS) -> Clip:
     data = mujoco.MjData(MODEL)
     state = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -134,6 +145,8 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path: Path) -> None
         write_video(path, MODEL, [])
     with pytest.raises(ConfigError, match="1000 fps"):
         write_video(path, MODEL, [clip(3)], fps=1000)
+    with pytest.raises(ConfigError, match=r"the ray caster cannot draw mesh hand .*: use gl, or auto"):
+        write_video(path, MESHED, [Clip(np.zeros((4, MESHED_SIZE)))], renderer="ray")
     with pytest.raises(DataError, match=r"states of shape \(4, 99\)"):
         write_video(path, MODEL, [Clip(np.zeros((4, 99)))])
     assert not list(tmp_path.iterdir())
