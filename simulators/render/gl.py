@@ -72,7 +72,7 @@ def find_gl() -> str | None:
 
 
 def gl_fix() -> str:
-    """What gives a machine a GL on which `find_gl` found none."""
+    """Line that gives this machine a GL, where `find_gl` found none."""
     platform = os.environ.get("PYOPENGL_PLATFORM", "")
     if platform and platform.lower() not in BACKENDS:
         return "unset PYOPENGL_PLATFORM"
