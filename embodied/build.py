@@ -39,6 +39,17 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     return target(*args, config=configured(kind, options, where, **given), **rest)
 
 
+def check_settings(config: Mapping[str, Any], where: str) -> None:
+    """Check the settings of a component that is not built, such as one that a run does not use.
+
+    Raises:
+        ConfigError: As `build`.
+    """
+    options = {str(key): value for key, value in config.items() if key != "_target_"}
+    if (kind := _settings_of(resolve(config, where))) is not None:
+        configured(kind, options, where)
+
+
 def defaults(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings that `config["_target_"]` takes beside the keys of `config`, and their plain defaults.
 

@@ -92,7 +92,7 @@ def runs(root: Path) -> list[str]:
     """Names of the runs under `root`, sorted."""
     if not root.is_dir():
         return []
-    return sorted(p.name for p in root.iterdir() if not p.is_symlink() and not is_temporary(p) and _is_run(p))
+    return sorted(p.name for p in root.iterdir() if not p.is_symlink() and not is_temporary(p) and is_run(p))
 
 
 def resolve(run: str | Path, root: Path) -> Path:
@@ -106,9 +106,11 @@ def resolve(run: str | Path, root: Path) -> Path:
         fix = f"choose run={known[-1]}" if known else "start one with embodied train"
         raise UserError("there is no latest run", str(root), fix)
     for path in (root / run, Path(run)):
-        if str(run) and is_there(path) and path.is_dir():
-            if _is_run(path):
+        if str(run) and is_there(path):
+            if is_run(path):
                 return path.resolve()
+            if path.is_file():
+                raise UserError(f"{run} is a file, not a run", str(path), "give a run's name, or its folder")
             raise UserError(f"{run} is a folder, but not of a run", str(path), nearest(str(run), known))
     raise UserError(f"no run {run}", str(root), nearest(str(run), known))
 
@@ -177,5 +179,6 @@ def _nearest_there(path: Path) -> Path:
     return path
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
     return (path / _ATTEMPT).is_file()

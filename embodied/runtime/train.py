@@ -12,7 +12,9 @@ from embodied.files import remove, write_bytes
 from embodied.monitor.progress import Progress
 from embodied.runs import checkpoint as checkpoints
 from embodied.runs import run_folder
+from embodied.runs.provenance import record_provenance
 from embodied.runs.settings import CONFIG, Settings, resumed_config, typed
+from embodied.runs.unused import unused
 from embodied.train.demonstrations import find_episodes
 from embodied.train.loop import Loop
 from embodied.train.pretrained import find_weights
@@ -36,7 +38,7 @@ def train(config: DictConfig, overrides: Sequence[str]) -> Path:
         settings = typed(Settings, config)
     with run_folder.lock(folder):
         try:
-            line = _run(config, settings, root, folder)
+            line = _run(config, settings, root, folder, overrides)
         except UserError:
             # Nothing was learned yet: the same name is free for the corrected command.
             if new and not checkpoints.checkpoints(folder / "checkpoints"):
@@ -60,7 +62,7 @@ def _located(settings: Settings, config: DictConfig, root: Path) -> Settings:
     return typed(Settings, config)
 
 
-def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> str:
+def _run(config: DictConfig, settings: Settings, root: Path, folder: Path, words: Sequence[str]) -> str:
     """Run until the end of training and report; returns the last line. The caller holds the folder's lock.
 
     A run that is to go back to a checkpoint after a rollback starts again from it, like a resumed one, so that nothing
@@ -79,6 +81,9 @@ def _run(config: DictConfig, settings: Settings, root: Path, folder: Path) -> st
                 # Only now are the settings known to fit: a refused resume leaves the run those that did.
                 write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
                 run_folder.point_latest(root, folder)
+                record_provenance(folder, attempt)
+                for line in unused(settings, words, only_clones=loop.parts.learner is None):
+                    progress.say(line)
                 runtime.run(loop, resumed)
                 return report(loop)
             except RestoreAsked:

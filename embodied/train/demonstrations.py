@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied.buffer.layout import FORMAT, FORMAT_1
 from embodied.buffer.reader import read_episodes, read_summaries
 from embodied.data import Observation, Outcome, Rows, Source
 from embodied.episode import Episode
@@ -119,8 +120,12 @@ def find_episodes(source: str, runs: Path) -> Path:
         UserError: There is none.
     """
     path = Path(source)
-    if run_folder.is_there(path) and path.is_dir() and any(path.glob("*.h5")):
+    if run_folder.is_there(path) and any(path.glob("*.h5")):
         return path.resolve()
+    if run_folder.is_there(path) and not (run_folder.is_run(path) or run_folder.is_run(runs / source)):
+        formats = f"episodes of the formats {FORMAT} and {FORMAT_1} are read: give a run's name, or a folder of them"
+        what = "is no folder of episodes" if path.is_file() else "holds no episodes (*.h5)"
+        raise UserError(f"{source} {what}", str(path), formats)
     folder = run_folder.resolve(source, runs) / EPISODES
     if not folder.is_dir():
         raise UserError(f"the run {folder.parent.name} has stored no episodes", str(folder), "choose another run")

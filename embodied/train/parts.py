@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied.buffer.recorder import recover
 from embodied.buffer.store import EpisodeStore
-from embodied.build import build, require_parts, resolve
+from embodied.build import build, check_settings, require_parts, resolve
 from embodied.client import PolicyClient
 from embodied.errors import ConfigError
 from embodied.learning.learner import EpisodeLearner, Learner
@@ -115,6 +115,8 @@ def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progres
 def _learners(settings: Settings, policy: Policy) -> tuple[Learner | None, EpisodeLearner | None]:
     """The learner of segments and the one of episodes, each None where the settings ask for none."""
     seed = settings.seed
+    if settings.warm_start.clone:
+        check_settings(settings.warm_start.clone, "warm_start.clone")
     if _method(settings.algo, "algo") == "fit":
         if settings.compare.split is not None:
             what, fix = "nothing comes after this clone to compare it with", "give compare.split=null, or algo=ppo"

@@ -98,4 +98,4 @@ def _read_file(path: Path, policy: Policy, limit: int) -> dict[str, NDArray[Any]
         check_spec(manifest.spec, policy.spec.to_dict(), str(path))
         if whole:
             return read_snapshot(beside, limit, _DAMAGED)
-    return read_tensors(path, limit, _DAMAGED)
+    return read_tensors(path, limit, f"{_DAMAGED}: a run, run:version, a checkpoint's folder, or a safetensors file")

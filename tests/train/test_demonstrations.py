@@ -105,6 +105,10 @@ def test_pictures_and_words_come_from_the_store_too(at_home: Path) -> None:
     ("words", "said"),
     [
         (["warm_start.episodes=nothing"], "no run nothing"),
+        (["warm_start.episodes=low_dim.hdf5"], "is no folder of episodes.*embodied-episodes-2 and embodied-episodes-1"),
+        (["warm_start.episodes=lerobot"], r"holds no episodes \(\*\.h5\)"),
+        (["algo=bc", "warm_start.episodes=a", "warm_start.clone.stepz=3"], "no setting stepz .*did you mean steps"),
+        (["warm_start.clone.steps=many"], "steps cannot be 'many' .warm_start.clone.steps."),
         (["warm_start.episodes=a", "warm_start.demonstrations=4"], "3 successful episodes.*not 4.*demonstrations=3"),
         (["warm_start.episodes=a", "warm_start.memory_gb=1e-6"], "memory_gb"),
         (["warm_start.episodes=a", "warm_start.memory_gb=0"], "memory_gb"),
@@ -115,6 +119,8 @@ def test_pictures_and_words_come_from_the_store_too(at_home: Path) -> None:
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_no_run(at_home: Path, words: list[str], said: str) -> None:
+    Path("low_dim.hdf5").write_bytes(b"\x89HDF")
+    Path("lerobot").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=said) as error:
         run("task=reach", *QUICK, *words, "name=x")
     assert "\n" not in error.value.line()
