@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import numpy as np
@@ -13,7 +13,7 @@ from embodied.episode import Episode
 from embodied.learning.augmentation import vary_pictures, vary_words
 from embodied.learning.demonstrations import Demonstrations, gather
 from embodied.learning.device import checked_device
-from embodied.learning.learner import Optimiser, PolicyLearner
+from embodied.learning.learner import TENTHS, FitReport, Optimiser, PolicyLearner
 from embodied.learning.losses import masked_mean
 from embodied.learning.normaliser import Normaliser
 from embodied.settings import AboveZero, AtLeastOne, Limit, Share, Text, Weight, settings
@@ -41,6 +41,8 @@ class BCConfig:
         picture_jitter: Channels of a picture are multiplied by factors up to this far from 1.
         picture_shift: Pixels by which a picture moves at most. Both 0 show pictures as they were.
         max_grad_norm: The gradient is scaled down to this norm.
+        held_out: Share of the episodes that are not learned from, whose loss is `learner/bc_held_out_loss`; every tenth
+            for 0.1. 0 learns from all.
         agent: Name of the track of an episode to learn from; None for the only one.
         seed: Draws the batches.
         device: Where the network trains.
@@ -56,6 +58,7 @@ class BCConfig:
     picture_jitter: Share = 0.3
     picture_shift: Annotated[int, Interval(ge=0, le=4096)] = 1
     max_grad_norm: Limit = 1.0
+    held_out: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     agent: Text | None = None
     seed: int = 0
     device: Text = "cpu"
@@ -80,21 +83,27 @@ class BehaviourCloning(PolicyLearner):
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.fits = 0
 
-    def fit(self, episodes: Iterable[Episode]) -> dict[str, float]:
+    def fit(self, episodes: Iterable[Episode], report: FitReport | None = None) -> dict[str, float]:
         """Learn from what humans and scripts chose in `episodes`; the first call fixes the normaliser, unless
         the weights it began with have one.
+
+        Args:
+            episodes: Read one by one, once.
+            report: Told how far learning is.
 
         Raises:
             DataError: No such step in any episode, or learning broke down.
         """
         cfg, net, senses = self.config, self.network, self.policy.senses
         privileged = [stream.name for stream in senses.critic]
-        shown = gather(episodes, senses.names, net.chunk, cfg.agent, privileged)
+        kept: list[Episode] = []
+        shown = gather(self._split(episodes, kept), senses.names, net.chunk, cfg.agent, privileged)
+        held_out = gather(kept, senses.names, net.chunk, cfg.agent, privileged) if kept else None
         if not self.normaliser.count:
             self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())
         net.prepare_clone(cfg.initial_std)
-        losses, norms = [], []
+        losses, norms, reports = list[float](), list[float](), 0
         start, size = time.monotonic(), min(cfg.batch, len(shown))
         for step in range(cfg.steps):
             done = step / cfg.steps
@@ -107,15 +116,42 @@ class BehaviourCloning(PolicyLearner):
             loss = self._loss(shown, index, varied=True)
             norms.append(self.optimiser.step(loss))
             losses.append(loss.item())
+            if report is not None:
+                after = (step + 1) / cfg.steps
+                if cfg.seconds:
+                    after = max(after, min((time.monotonic() - start) / cfg.seconds, 1.0))
+                is_tenth = int(TENTHS * after) > reports
+                reports = int(TENTHS * after)
+                report(after, losses[-1], self._so_far(losses, held_out) if is_tenth else {})
         self.fits += 1
         return {
             "learner/bc_loss": self._error(shown),
+            **({"learner/bc_held_out_loss": self._error(held_out)} if held_out is not None else {}),
             "learner/bc_first_loss": losses[0],
             "learner/bc_steps": float(len(losses)),
             "learner/grad_norm": float(np.nanmean(norms)) if np.isfinite(norms).any() else math.nan,
             "learner/samples": float(shown.mask.sum()),
             "learner/skipped_steps": float(self.optimiser.skipped),
         }
+
+    def _split(self, episodes: Iterable[Episode], held_out: list[Episode]) -> Iterator[Episode]:
+        """The episodes to learn from; the others are added to `held_out`."""
+        every = round(1 / self.config.held_out) if self.config.held_out else 0
+        for number, episode in enumerate(episodes, start=1):
+            if every and number % every == 0:
+                held_out.append(episode)
+            else:
+                yield episode
+
+    def _so_far(self, losses: list[float], held_out: Demonstrations | None) -> dict[str, float]:
+        """Metrics within a `fit`; the random numbers that follow stay as they would be."""
+        recent = losses[-max(len(losses) // TENTHS, 1) :]
+        values = {"learner/bc_loss": float(np.mean(recent)), "learner/bc_steps": float(len(losses))}
+        if held_out is not None:
+            state = self.generator.get_state()
+            values["learner/bc_held_out_loss"] = self._error(held_out)
+            self.generator.set_state(state)
+        return values
 
     def _loss(self, shown: Demonstrations, index: np.ndarray, varied: bool = False) -> torch.Tensor:
         inputs = self.policy.inputs({name: array[index] for name, array in shown.streams.items()}, len(index))

@@ -1,7 +1,7 @@
 """Contracts of learners, and the parts that they share."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -68,12 +68,22 @@ class Learner(Trained, Protocol):
         ...
 
 
+TENTHS = 10
+FitReport = Callable[[float, float, Mapping[str, float]], None]
+"""Called after every gradient step of `fit`, with the share that is done, in [0, 1], the step's loss, and at each tenth
+with metrics, else with none."""
+
+
 @runtime_checkable
 class EpisodeLearner(Trained, Protocol):
     """Turns whole episodes into new weights."""
 
-    def fit(self, episodes: Iterable[Episode]) -> dict[str, float]:
+    def fit(self, episodes: Iterable[Episode], report: FitReport | None = None) -> dict[str, float]:
         """Learn from episodes; metrics named `learner/...`.
+
+        Args:
+            episodes: Read one by one, once.
+            report: Told how far learning is.
 
         Raises:
             DataError: They hold nothing to learn from, or learning broke down.

@@ -17,6 +17,7 @@ from embodied.monitor.stats import wilson
 FILE = "success.png"
 
 ENV_STEPS = "rollout/env_steps"
+GRADIENT_STEPS = "learner/bc_steps"
 ELAPSED = "wall/s"
 ROLLOUT = ("rollout/success_rate", "rollout/episodes")
 EVALUATION = ("eval/success_rate", "eval/episodes")
@@ -27,16 +28,19 @@ Column = NDArray[np.float64]
 POOL = 64  # training episodes of one point
 
 
-def success_points(metrics: dict[str, list[float]], names: tuple[str, str], pool: int = 1) -> dict[str, Column]:
+def success_points(
+    metrics: dict[str, list[float]], names: tuple[str, str], pool: int = 1, along: str = ENV_STEPS
+) -> dict[str, Column]:
     """Data of one curve: `steps`, `seconds`, `rate`, `low`, `high`, one number per point.
 
     Args:
         metrics: Columns of `read_metrics`.
         names: Columns of the success rate and of the episodes it was counted over; the ends of the interval are those
             of Wilson's at 95 %.
+        along: Column of `steps`.
         pool: Rows are joined until they count this many episodes, so that a few do not look like a rate.
     """
-    steps = np.asarray(metrics.get(ENV_STEPS, []))
+    steps = np.asarray(metrics.get(along, []))
     blank = np.full(len(steps), math.nan)
     rate, episodes, seconds = (np.asarray(metrics.get(name, blank)) for name in (*names, ELAPSED))
     known = np.isfinite(steps) & np.isfinite(rate) & (np.nan_to_num(episodes) > 0)
@@ -71,15 +75,19 @@ def plot_success(folder: Path, title: str = "", target: float | None = None) -> 
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     metrics = read_metrics(folder / METRICS)
-    curve, tests = success_points(metrics, ROLLOUT, POOL), success_points(metrics, EVALUATION)
+    made = np.asarray(metrics.get(ENV_STEPS, []))
+    is_clone = GRADIENT_STEPS in metrics and len(np.unique(made[np.isfinite(made)])) == 1
+    along = GRADIENT_STEPS if is_clone else ENV_STEPS
+    curve, tests = success_points(metrics, ROLLOUT, POOL, along), success_points(metrics, EVALUATION, along=along)
 
     figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if target is not None:
         axes.axhline(target, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)), label=f"target {100 * target:.0f} %")
-    axes.fill_between(curve["steps"], curve["low"], curve["high"], color=_ROLLOUT, alpha=0.18, linewidth=0)
-    axes.plot(curve["steps"], curve["rate"], color=_ROLLOUT, linewidth=1.6, label="rollout, with 95 % interval")
+    if len(curve["steps"]):
+        axes.fill_between(curve["steps"], curve["low"], curve["high"], color=_ROLLOUT, alpha=0.18, linewidth=0)
+        axes.plot(curve["steps"], curve["rate"], color=_ROLLOUT, linewidth=1.6, label="rollout, with 95 % interval")
     spread = np.maximum(0.0, [tests["rate"] - tests["low"], tests["high"] - tests["rate"]])
     axes.errorbar(
         tests["steps"],
@@ -98,16 +106,17 @@ def plot_success(folder: Path, title: str = "", target: float | None = None) -> 
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_xlabel("environment steps", color=_INK)
+    axes.set_xlabel("gradient steps of cloning" if is_clone else "environment steps", color=_INK)
     axes.set_ylabel("success", color=_INK)
     axes.set_title(title or folder.name, loc="left", color=_INK, fontsize=11)
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=_INK, length=3)
-    axes.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=_INK)
+    # Below the plot, where no point is.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=_INK)
 
-    steps, seconds = np.asarray(metrics.get(ENV_STEPS, [])), np.asarray(metrics.get(ELAPSED, []))
+    steps, seconds = np.asarray(metrics.get(along, [])), np.asarray(metrics.get(ELAPSED, []))
     if len(seconds) == len(steps) > 1 and np.all(np.isfinite([steps, seconds])) and np.all(np.diff(seconds) > 0):
         _add_seconds(axes, steps, seconds)
     png = io.BytesIO()

@@ -155,6 +155,13 @@ class Loop:
         assert self.evaluator.result is not None
         return self.evaluator.result
 
+    def evaluate_regular(self) -> dict[str, float]:
+        """Evaluate the version that is served as throughout the run, before its first update; metrics."""
+        self.evaluator.start_regular(0)
+        self.settle(lambda: self.evaluator.result is not None)
+        assert self.evaluator.result is not None
+        return self.evaluator.judge(self.evaluator.result)
+
     def checkpoint(self) -> None:
         """Save the state of every stage and of the run."""
         state = {

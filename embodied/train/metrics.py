@@ -134,6 +134,11 @@ class StepMetrics(Stage):
         self.writer.write(self.step, {**values, **counts, **walls})
         self.watch.lap()
 
+    def write_early(self, row: int, env_steps: int, version: int, values: Mapping[str, float]) -> None:
+        """Write a row, numbered below 0, of a warm start that goes on. Arguments as of `write_first`."""
+        counts = {"rollout/env_steps": env_steps, "learner/version": version, "wall/s": self._elapsed_s()}
+        self.writer.write(row, {**values, **counts})
+
     def say_skipped(self, values: Mapping[str, float]) -> None:
         """Say how many gradient steps were left out, where that number grew."""
         skipped = int(values.get("learner/skipped_steps", 0))

@@ -162,7 +162,8 @@ def _clone_for(run: Parts, seconds: float) -> LocalClient:
     source, limit = run.folder / EPISODES, math.inf  # they fitted before
     if begin.episodes is not None:
         source, limit = Path(begin.episodes), begin.memory_gb * 1e9
-    cloner.fit(stored(source, policy, begin.demonstrations, limit, run.progress.say, run.env.spec.only_agent))
+    episodes = stored(source, policy, begin.demonstrations, limit, run.progress.say, run.env.spec.only_agent)
+    cloner.fit(episodes, lambda share, *_: run.progress.update(phase=f"a clone of equal time, {100 * share:.0f} %"))
     return _serve(run, cloner.tensors())
 
 

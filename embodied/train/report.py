@@ -63,7 +63,7 @@ def report(loop: Loop) -> str:
 def _pictures(parts: Parts, shown: Sequence[Episode]) -> str:
     """Draw the plot and the video; an addition to the line that ends the run."""
     settings = parts.settings
-    parts.progress.update(phase="plot and video")
+    parts.progress.update(phase="plot")
     title = f"{settings.task.get('name')}, seed {settings.seed}"
     if note := plot_success(parts.folder, title, settings.evaluate.target):
         parts.progress.say(note)
@@ -71,6 +71,7 @@ def _pictures(parts: Parts, shown: Sequence[Episode]) -> str:
         return ""
     if not all(len(episode.initial_state) for episode in shown):
         return ", no video: these environments give no states to draw"
+    parts.progress.update(phase="video")
     path = parts.folder / "evaluation.mp4"
     try:
         video = record_video(path, settings.task, shown, settings.render.renderer)

@@ -1,16 +1,21 @@
 """Warm start of a run: pretrained weights, cloned demonstrations, the first version and its evaluation."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from embodied.buffer.consumed import record_consumed
 from embodied.errors import ConfigError
-from embodied.learning.learner import EpisodeLearner
+from embodied.learning.learner import TENTHS, EpisodeLearner
+from embodied.monitor.progress import duration
 from embodied.train.demonstrations import EXPERT, Demonstrated, by_the_expert, forget, stored
 from embodied.train.loop import Loop
 from embodied.train.pretrained import read_weights
 from embodied.train.protocol import CLONE, PRETRAINED
 from embodied.train.snapshot import write_snapshot
+
+FIRST_ROW = 1 - TENTHS
+_EVALUATED = (-7, -5, -2)
 
 
 def warm_start(loop: Loop) -> None:
@@ -43,10 +48,7 @@ def warm_start(loop: Loop) -> None:
     parts.end_cloning()
     if compared:
         write_snapshot(parts.folder / CLONE, parts.trained.tensors(), parts.spec)
-    loop.evaluator.start_regular(0)
-    loop.settle(lambda: loop.evaluator.result is not None)
-    assert loop.evaluator.result is not None
-    values |= loop.evaluator.judge(loop.evaluator.result)
+    values |= loop.evaluate_regular()
     parts.store.seal()
     seconds = time.perf_counter() - start
     loop.metrics.write_first(loop.trainer.env_steps, loop.publisher.number, values, seconds)
@@ -58,10 +60,37 @@ def _clone(loop: Loop, cloner: EpisodeLearner) -> tuple[dict[str, float], list[s
     progress.update(phase="demonstrations")
     shown = _demonstrations(loop)
     progress.update(phase="cloning", env_steps=loop.trainer.env_steps)
-    values = cloner.fit(shown)
+    values = cloner.fit(shown, _Cloning(loop))
     loop.metrics.say_skipped(values)
     loop.origin |= {"demonstrations": shown.source, "episodes": shown.count}
     return values | {"learner/demonstrations": shown.count}, sorted(set(shown.parts))
+
+
+def cloning_phase(share: float, loss: float, elapsed_s: float) -> str:
+    """Progress of cloning, such as `cloning 40 %, loss 0.021, 0:12 left`."""
+    left = duration(elapsed_s / share - elapsed_s) if share else "-"
+    return f"cloning {100 * share:.0f} %, loss {loss:.3g}, {left} left"
+
+
+class _Cloning:
+    """Progress of a clone, as a `FitReport`: a row of metrics at each tenth, numbered -9 to -1, before row 0.
+
+    A run that only clones publishes and evaluates what it has learned at some of them.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._start = loop, time.perf_counter()
+
+    def __call__(self, share: float, loss: float, values: Mapping[str, float]) -> None:
+        loop, seconds = self._loop, time.perf_counter() - self._start
+        loop.parts.progress.update(phase=cloning_phase(share, loss, seconds))
+        if not values or share >= 1.0:
+            return
+        found, row = dict(values), int(TENTHS * share) - TENTHS
+        if loop.parts.learner is None and row in _EVALUATED:
+            loop.publish()
+            found |= loop.evaluate_regular()
+        loop.metrics.write_early(row, loop.trainer.env_steps, loop.publisher.number, found)
 
 
 def _demonstrations(loop: Loop) -> Demonstrated:

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -56,6 +57,29 @@ def test_ppo_on_a_sparse_reward_mends_a_weak_clone():
     serving.load(learner.tensors())
     assert weak < 0.75
     assert success(serving) >= weak + 0.15
+
+
+def test_reports_every_step_and_metrics_at_each_tenth_without_changing_what_is_learned():
+    config, episodes = BCConfig(steps=40, held_out=0.25), demonstrations(8, 0)
+    silent, told = (BehaviourCloning(make_policy(), config) for _ in range(2))
+    reports: list[tuple[float, float, Mapping[str, float]]] = []
+    silent.fit(episodes)
+    metrics = told.fit(episodes, lambda *report: reports.append(report))
+    assert same(silent, told)
+    assert [share for share, _, _ in reports] == [(step + 1) / 40 for step in range(40)]
+    rows = [(share, values) for share, _, values in reports if values]
+    assert [share for share, _ in rows] == [n / 10 for n in range(1, 11)]
+    assert all({"learner/bc_loss", "learner/bc_held_out_loss", "learner/bc_steps"} == set(row) for _, row in rows)
+    assert rows[0][1]["learner/bc_held_out_loss"] > metrics["learner/bc_held_out_loss"] > 0
+
+
+def test_episodes_held_out_are_not_learned_from():
+    episodes = demonstrations(8, 0)
+    learner = BehaviourCloning(make_policy(), BCConfig(steps=5, held_out=0.25))
+    alone = BehaviourCloning(make_policy(), BCConfig(steps=5))
+    learner.fit(episodes)
+    alone.fit([episode for number, episode in enumerate(episodes, 1) if number % 4])
+    assert same(learner, alone)
 
 
 def test_goes_on_bit_for_bit_after_load():

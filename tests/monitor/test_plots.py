@@ -44,6 +44,18 @@ def test_a_png_is_drawn(tmp_path: Path, target: float | None) -> None:
     assert not list(tmp_path.glob(".tmp-*"))
 
 
+def test_a_clone_is_drawn_along_its_gradient_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    with MetricsWriter(tmp_path) as writer:
+        for row in (-6, -2, 0):
+            values = {plots.ENV_STEPS: 300, plots.GRADIENT_STEPS: 100 + row, plots.ELAPSED: 9.0 + row}
+            writer.write(row, values | {plots.EVALUATION[0]: 0.5, plots.EVALUATION[1]: 10})
+    drawn, points = [], plots.success_points
+    monkeypatch.setattr(plots, "success_points", lambda *a, **k: drawn.append(points(*a, **k)) or drawn[-1])
+    assert plots.plot_success(tmp_path) == ""
+    assert drawn[1]["steps"].tolist() == [94, 98, 100]
+
+
 def test_a_run_without_rows_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     MetricsWriter(tmp_path).close()

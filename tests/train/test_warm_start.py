@@ -13,6 +13,7 @@ import torch
 from embodied.buffer.store import EpisodeStore
 from embodied.cli.compose import compose_config
 from embodied.learning.bc import BehaviourCloning
+from embodied.monitor.metrics import read_metrics
 from embodied.runtime.train import train
 from embodied.train import demonstrations
 from embodied.train.loop import Loop
@@ -85,3 +86,14 @@ def test_no_cloner_is_left_when_a_run_learns_or_goes_on(tmp_path: Path, left: li
     assert first and not any(left)
     run("resume=a", "budget.env_steps=100", root)
     assert len(left) > first and not any(left)
+
+
+def test_cloning_alone_leaves_rows_evaluations_and_versions_on_its_way(tmp_path: Path) -> None:
+    words = [word for word in TINY if not word.startswith("algo.")]
+    run(*words, "algo=bc", "algo.steps=20", f"runs={tmp_path}", "name=a")
+    metrics = read_metrics(tmp_path / "a" / "metrics.csv")
+    assert metrics["step"] == [*range(-9, 1)]
+    assert metrics["learner/bc_steps"] == [*range(2, 21, 2)]
+    evaluated = [step for step, n in zip(metrics["step"], metrics["eval/episodes"], strict=True) if n == 2]
+    assert evaluated == [-7, -5, -2, 0]
+    assert metrics["learner/version"] == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
