@@ -32,11 +32,21 @@ def build(config: Mapping[str, Any], where: str, *args: Any, **extra: Any) -> An
     try:
         supplied = {*extra, *inspect.signature(target).bind_partial(*args, **rest).arguments}
     except (TypeError, ValueError):
-        fix = "give another import path"
-        raise ConfigError(f"{path} is not made for {where}", f"{where}._target_", fix) from None
+        foreign = _foreign(target, rest)
+        what = f"{path} takes no {', '.join(foreign)}" if foreign else f"{path} is not made for {where}"
+        raise ConfigError(what, f"{where}._target_", "choose what fits the task, or give another import path") from None
     if kind is None:
         return target(*args, **checked(target, options, where, supplied), **extra)
     return target(*args, config=configured(kind, options, where, **given), **rest)
+
+
+def _foreign(target: Any, given: Mapping[str, Any]) -> list[str]:
+    """Names of given arguments that a target does not take."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return []
+    return [name for name in given if name not in parameters]
 
 
 def check_settings(config: Mapping[str, Any], where: str) -> None:

@@ -20,7 +20,7 @@ from embodied.weights.registry import Entry
 HELP = """\
 embodied weights ls|status|pin|unpin|rollback|resume [N] [key=value ...] [--json]
 
-  embodied weights ls run=latest        versions kept: pinned, served, held, signed, step of the checkpoint, size
+  embodied weights ls run=latest        versions kept: pinned, served, held, best, signed, step of the checkpoint, size
   embodied weights status run=latest    what is served and why, and the last switches
   embodied weights pin 12               serve version 12, whatever is published, until `unpin`
   embodied weights rollback [12]        serve an older version and hold publication: learners wait. Without a number it
@@ -170,6 +170,7 @@ def _show_entries(entries: Sequence[Entry], as_json: bool) -> None:
             "pinned": entry.pinned,
             "serving": entry.serving,
             "held": entry.held,
+            "best": entry.best,
             "checkpoint": entry.checkpoint,
             "bytes": entry.bytes,
             "signed": entry.signed,
@@ -184,7 +185,7 @@ def _show_entries(entries: Sequence[Entry], as_json: bool) -> None:
         return
     table = Table("policy", "version", "", "checkpoint", "MB", "made", box=None)
     for row in rows:
-        marks = [name for name in ("serving", "pinned", "held", "signed") if row[name]]
+        marks = [name for name in ("serving", "pinned", "held", "best", "signed") if row[name]]
         marks += ["[red]damaged[/red]"] if row["damage"] else []
         step = "-" if row["checkpoint"] is None else f"step {row['checkpoint']}"
         made = _when(row["created"]) if row["created"] is not None else "-"

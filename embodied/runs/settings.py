@@ -229,6 +229,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         require(bool(self.runs), "runs", self.runs, "give a folder")
+        require(isinstance(self.task.get("name", ""), str), "task.name", self.task.get("name"), "give a task's name")
         clones = self.compare.split is None or self.warm_start.clones
         require(clones, "compare.split", self.compare.split, "give warm_start.demonstrations, or null")
         if self.compare.split is not None and self.warm_start.episodes is None:

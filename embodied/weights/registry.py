@@ -39,6 +39,7 @@ class Entry:
         policy, version, path, bytes: Which, where, and how large.
         pinned, serving, held: Whether it is pinned; whether it is the one to be served; whether it is so because of a
             rollback that stopped publication.
+        best: Whether it did best in an evaluation.
         checkpoint: Step of the checkpoint with the same weights; None for none.
         signed: Whether it has a signature, which `ls` does not check.
         manifest: None if it cannot be read, and then `damage` says why in one line.
@@ -51,6 +52,7 @@ class Entry:
     pinned: bool
     serving: bool
     held: bool
+    best: bool
     checkpoint: int | None
     signed: bool
     manifest: Manifest | None
@@ -199,6 +201,7 @@ class Registry(Control):
             pinned=pointers.pinned == version,
             serving=active == version,
             held=pointers.held is not None and pointers.serving == version,
+            best=pointers.best == version,
             checkpoint=pointers.paired.get(version),
             signed=(path / SIGNATURE).exists(),
             manifest=manifest,

@@ -20,6 +20,7 @@ from embodied.runs.settings import CONFIG, Settings, resumed_config, saved_confi
             "evaluate.target=97",
             r"target cannot be 97 \(evaluate\.target\): did you mean 0\.97\? .* at most 1\.01, 1\.01 never",
         ),
+        ("task.name.x=3", r"task\.name cannot be \{'x': 3\}"),
         ("episodes.quota_gb=inf", "episodes.quota_gb"),
         ("episodes.quota_gb=nan", "episodes.quota_gb"),
         ("rollout={num_envs: 65536, steps: 65536}", "fit in memory"),
