@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -82,14 +82,22 @@ class BehaviourCloning(PolicyLearner):
         self.optimiser = Optimiser(trained, self.config.lr, self.config.max_grad_norm)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.fits = 0
+        self._losses: list[float] = []
+        self._norms: list[float] = []
 
-    def fit(self, episodes: Iterable[Episode], report: FitReport | None = None) -> dict[str, float]:
+    def fit(
+        self,
+        episodes: Iterable[Episode],
+        report: FitReport | None = None,
+        begun: Mapping[str, Any] | None = None,
+    ) -> dict[str, float]:
         """Learn from what humans and scripts chose in `episodes`; the first call fixes the normaliser, unless
         the weights it began with have one.
 
         Args:
             episodes: Read one by one, once.
             report: Told how far learning is.
+            begun: `fit_state` of an interrupted call on the same episodes, which continues bit for bit.
 
         Raises:
             DataError: No such step in any episode, or learning broke down.
@@ -103,9 +111,14 @@ class BehaviourCloning(PolicyLearner):
             self.normaliser.update(self.policy.flatten(shown.streams, len(shown)))
             net.set_normaliser(*self.normaliser.frozen())
         net.prepare_clone(cfg.initial_std)
-        losses, norms, reports = list[float](), list[float](), 0
+        losses, norms = self._losses, self._norms = [], []
+        if begun is not None:
+            self.load(begun["learner"])
+            losses += begun["losses"]
+            norms += begun["norms"]
+        reports = int(TENTHS * len(losses) / cfg.steps)
         start, size = time.monotonic(), min(cfg.batch, len(shown))
-        for step in range(cfg.steps):
+        for step in range(len(losses), cfg.steps):
             done = step / cfg.steps
             if cfg.seconds and step:
                 done = max(done, (time.monotonic() - start) / cfg.seconds)
@@ -133,6 +146,9 @@ class BehaviourCloning(PolicyLearner):
             "learner/samples": float(shown.mask.sum()),
             "learner/skipped_steps": float(self.optimiser.skipped),
         }
+
+    def fit_state(self) -> dict[str, Any]:
+        return {"learner": self.state(), "losses": list(self._losses), "norms": list(self._norms)}
 
     def _split(self, episodes: Iterable[Episode], held_out: list[Episode]) -> Iterator[Episode]:
         """The episodes to learn from; the others are added to `held_out`."""

@@ -78,16 +78,26 @@ with metrics, else with none."""
 class EpisodeLearner(Trained, Protocol):
     """Turns whole episodes into new weights."""
 
-    def fit(self, episodes: Iterable[Episode], report: FitReport | None = None) -> dict[str, float]:
+    def fit(
+        self,
+        episodes: Iterable[Episode],
+        report: FitReport | None = None,
+        begun: Mapping[str, Any] | None = None,
+    ) -> dict[str, float]:
         """Learn from episodes; metrics named `learner/...`.
 
         Args:
             episodes: Read one by one, once.
             report: Told how far learning is.
+            begun: `fit_state` of an interrupted call on the same episodes, which continues.
 
         Raises:
             DataError: They hold nothing to learn from, or learning broke down.
         """
+        ...
+
+    def fit_state(self) -> dict[str, Any]:
+        """State within `fit`, for `begun`; called by its `report`."""
         ...
 
 

@@ -77,6 +77,9 @@ class MetricsWriter:
     Args:
         folder: The run folder; it exists.
 
+    Attributes:
+        last: Step of the last row; -inf before the first.
+
     Raises:
         CorruptFile: The folder holds a metrics file that is no such file.
         InfrastructureError: The disk is full or read-only.
@@ -85,17 +88,17 @@ class MetricsWriter:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._header: list[str] = []
-        self._last = -math.inf
+        self.last = -math.inf
         if self.path.exists():
             self._header, rows, torn = _parse(self.path)
             if torn:
                 self._rewrite(self._header, rows)
             read_metrics(self.path)  # better told now than by the plot at the end of the run
             if rows:
-                self._last = self._step(rows[-1])
+                self.last = self._step(rows[-1])
         with disk_errors(self.path):
             self._file = self.path.open("a", encoding="utf-8")
-        self._events = EventLog.open(folder / "tensorboard", after=self._last)
+        self._events = EventLog.open(folder / "tensorboard", after=self.last)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add one row; it is with the operating system when this returns.
@@ -107,8 +110,8 @@ class MetricsWriter:
         Raises:
             ValueError: The step does not grow, or a name is not of the form `role/metric`.
         """
-        if step <= self._last:
-            raise ValueError(f"metrics of step {step} after those of step {self._last}")
+        if step <= self.last:
+            raise ValueError(f"metrics of step {step} after those of step {self.last}")
         for name in values:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"metric {name!r} is not named role/metric")
@@ -119,7 +122,7 @@ class MetricsWriter:
         with disk_errors(self.path):
             self._file.write(line + "\n")
             self._file.flush()
-        self._last = step
+        self.last = step
         if self._events:
             self._events.write(step, values)
 
@@ -130,7 +133,7 @@ class MetricsWriter:
         kept = [row for row in rows if self._step(row) <= step]
         if len(kept) < len(rows):
             self._rewrite(self._header, kept)
-        self._last = self._step(kept[-1]) if kept else -math.inf
+        self.last = self._step(kept[-1]) if kept else -math.inf
         self._file = self.path.open("a", encoding="utf-8")
         if self._events:
             self._events.forget_after(step)

@@ -21,7 +21,7 @@ from embodied.train.pretrained import find_weights
 from embodied.train.protocol import check_clone
 from embodied.train.publisher import RestoreAsked
 from embodied.train.report import report
-from embodied.train.warm_start import FIRST_ROW
+from embodied.train.warm_start import CLONING, FIRST_ROW
 
 
 def train(config: DictConfig, overrides: Sequence[str]) -> Path:
@@ -104,7 +104,7 @@ def _resume(loop: Loop) -> bool:
     else:
         held, saved = None, checkpoints.latest(parts.folder / "checkpoints", {parts.spec.name: parts.spec.to_dict()})
     if saved is None:
-        parts.metrics.truncate_after(FIRST_ROW - 1)
+        parts.metrics.truncate_after(-1 if (parts.folder / CLONING).exists() else FIRST_ROW - 1)
         say(f"starting {parts.folder} anew")
         return False
     if parts.settings.compare.split is not None:

@@ -135,7 +135,10 @@ class StepMetrics(Stage):
         self.watch.lap()
 
     def write_early(self, row: int, env_steps: int, version: int, values: Mapping[str, float]) -> None:
-        """Write a row, numbered below 0, of a warm start that goes on. Arguments as of `write_first`."""
+        """Write a row, numbered below 0, of a warm start that goes on, unless an earlier attempt wrote it. Arguments as
+        of `write_first`."""
+        if row <= self.writer.last:
+            return
         counts = {"rollout/env_steps": env_steps, "learner/version": version, "wall/s": self._elapsed_s()}
         self.writer.write(row, {**values, **counts})
 

@@ -3,17 +3,24 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from embodied.buffer.consumed import record_consumed
-from embodied.errors import ConfigError
+from embodied.errors import ConfigError, CorruptFile, SpecMismatch, UserError
+from embodied.files import remove
 from embodied.learning.learner import TENTHS, EpisodeLearner
 from embodied.monitor.progress import duration
+from embodied.runs import checkpoint
 from embodied.train.demonstrations import EXPERT, Demonstrated, by_the_expert, forget, stored
 from embodied.train.loop import Loop
 from embodied.train.pretrained import read_weights
 from embodied.train.protocol import CLONE, PRETRAINED
 from embodied.train.snapshot import write_snapshot
 
+CLONING = "cloning"
+"""Folder of a run with the state of a cloning that has not ended."""
+CHECKPOINT_S = 5.0
+_SAVING = 0.05  # most of the time that saving may take
 FIRST_ROW = 1 - TENTHS
 _EVALUATED = (-7, -5, -2)
 
@@ -60,7 +67,8 @@ def _clone(loop: Loop, cloner: EpisodeLearner) -> tuple[dict[str, float], list[s
     progress.update(phase="demonstrations")
     shown = _demonstrations(loop)
     progress.update(phase="cloning", env_steps=loop.trainer.env_steps)
-    values = cloner.fit(shown, _Cloning(loop))
+    values = cloner.fit(shown, _Cloning(loop, cloner), _begun(loop))
+    remove(loop.parts.folder / CLONING)
     loop.metrics.say_skipped(values)
     loop.origin |= {"demonstrations": shown.source, "episodes": shown.count}
     return values | {"learner/demonstrations": shown.count}, sorted(set(shown.parts))
@@ -75,15 +83,22 @@ def cloning_phase(share: float, loss: float, elapsed_s: float) -> str:
 class _Cloning:
     """Progress of a clone, as a `FitReport`: a row of metrics at each tenth, numbered -9 to -1, before row 0.
 
-    A run that only clones publishes and evaluates what it has learned at some of them.
+    A run that only clones publishes and evaluates what it has learned at some of them. The state of cloning is saved
+    every `CHECKPOINT_S` seconds.
     """
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop, self._start = loop, time.perf_counter()
+    def __init__(self, loop: Loop, cloner: EpisodeLearner) -> None:
+        self._loop, self._cloner, self._start = loop, cloner, time.perf_counter()
+        self._steps, self._save_at = 0, CHECKPOINT_S
 
     def __call__(self, share: float, loss: float, values: Mapping[str, float]) -> None:
         loop, seconds = self._loop, time.perf_counter() - self._start
         loop.parts.progress.update(phase=cloning_phase(share, loss, seconds))
+        self._steps += 1
+        if seconds >= self._save_at and share < 1.0:
+            self._save()
+            spent = time.perf_counter() - self._start - seconds
+            self._save_at = seconds + max(CHECKPOINT_S, spent / _SAVING)
         if not values or share >= 1.0:
             return
         found, row = dict(values), int(TENTHS * share) - TENTHS
@@ -91,6 +106,24 @@ class _Cloning:
             loop.publish()
             found |= loop.evaluate_regular()
         loop.metrics.write_early(row, loop.trainer.env_steps, loop.publisher.number, found)
+
+    def _save(self) -> None:
+        parts = self._loop.parts
+        saved = {parts.spec.name: checkpoint.SavedPolicy(self._cloner.tensors(), parts.spec.to_dict())}
+        checkpoint.save(parts.folder / CLONING, self._steps, saved, self._cloner.fit_state(), {}, keep=1)
+
+
+def _begun(loop: Loop) -> dict[str, Any] | None:
+    """State of a cloning that was interrupted; None for none that can continue."""
+    parts = loop.parts
+    try:
+        saved = checkpoint.latest(parts.folder / CLONING, {parts.spec.name: parts.spec.to_dict()}, parts.progress.say)
+    except (CorruptFile, SpecMismatch, UserError) as error:
+        parts.progress.say(f"cloning begins again: {error.line()}")
+        return None
+    if saved is not None:
+        parts.progress.say("cloning continues where it was interrupted")
+    return saved.learner if saved else None
 
 
 def _demonstrations(loop: Loop) -> Demonstrated:

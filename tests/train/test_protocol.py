@@ -76,9 +76,9 @@ def test_the_clone_of_equal_time_begins_with_the_same_weights(tmp_path: Path, mo
     run(*TINY, "budget.env_steps=0", root, "name=first")
     fit = BehaviourCloning.fit
 
-    def seen(self: BehaviourCloning, episodes: Iterable[Episode], report: Any = None) -> dict[str, float]:
+    def seen(self: BehaviourCloning, episodes: Iterable[Episode], *more: Any) -> dict[str, float]:
         begun.append(self.tensors())
-        return fit(self, episodes, report)
+        return fit(self, episodes, *more)
 
     longer = protocol._clone_for
     monkeypatch.setattr(BehaviourCloning, "fit", seen)

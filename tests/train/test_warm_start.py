@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,8 +16,9 @@ from embodied.cli.compose import compose_config
 from embodied.learning.bc import BehaviourCloning
 from embodied.monitor.metrics import read_metrics
 from embodied.runtime.train import train
-from embodied.train import demonstrations
+from embodied.train import demonstrations, warm_start
 from embodied.train.loop import Loop
+from embodied.train.metrics import StepMetrics
 from embodied.weights.registry import Registry
 
 TINY = [
@@ -97,3 +99,35 @@ def test_cloning_alone_leaves_rows_evaluations_and_versions_on_its_way(tmp_path:
     evaluated = [step for step, n in zip(metrics["step"], metrics["eval/episodes"], strict=True) if n == 2]
     assert evaluated == [-7, -5, -2, 0]
     assert metrics["learner/version"] == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
+
+
+def test_an_interrupted_cloning_continues_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*(word for word in TINY if not word.startswith("algo.")), "algo=bc", "algo.steps=20", f"runs={tmp_path}"]
+    run(*words, "name=whole")
+    write, begun = StepMetrics.write_early, list[bool]()
+
+    def killed(stage: StepMetrics, row: int, *given: Any) -> None:
+        write(stage, row, *given)
+        if row == -5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(warm_start, "CHECKPOINT_S", 0.0)
+        during.setattr(warm_start, "_SAVING", float("inf"))
+        during.setattr(StepMetrics, "write_early", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(*words, "name=a")
+    assert (tmp_path / "a" / "cloning").is_dir()
+    fit = BehaviourCloning.fit
+    monkeypatch.setattr(
+        BehaviourCloning,
+        "fit",
+        lambda self, shown, report, state: begun.append(bool(state)) or fit(self, shown, report, state),
+    )
+    run("resume=a", f"runs={tmp_path}")
+    assert begun == [True] and not (tmp_path / "a" / "cloning").exists()
+    whole, resumed = (read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "a"))
+    for name in ("step", "learner/bc_loss", "learner/bc_steps", "learner/grad_norm"):
+        np.testing.assert_array_equal(whole[name], resumed[name])
+    tensors = [Registry(tmp_path / name / "weights").read("mlp", "latest")[1] for name in ("whole", "a")]
+    assert all(np.array_equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
