@@ -48,6 +48,8 @@ def train(config: DictConfig, overrides: Sequence[str]) -> Path:
         except KeyboardInterrupt:
             there = checkpoints.checkpoints(folder / "checkpoints")
             what = "goes on from the last checkpoint" if there else "begins again: there is no checkpoint yet"
+            if not there and (folder / CLONING).exists():
+                what = "continues cloning"
             raise KeyboardInterrupt(f"`embodied train resume={folder}` {what}") from None
     print(line)
     return folder

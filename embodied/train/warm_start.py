@@ -1,5 +1,6 @@
 """Warm start of a run: pretrained weights, cloned demonstrations, the first version and its evaluation."""
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,9 +75,9 @@ def _clone(loop: Loop, cloner: EpisodeLearner) -> tuple[dict[str, float], list[s
     return values | {"learner/demonstrations": shown.count}, sorted(set(shown.parts))
 
 
-def cloning_phase(share: float, loss: float, elapsed_s: float) -> str:
-    """Progress of cloning, such as `cloning 40 %, loss 0.021, 0:12 left`."""
-    left = duration(elapsed_s / share - elapsed_s) if share else "-"
+def cloning_phase(share: float, loss: float, rate: float) -> str:
+    """Progress of cloning, such as `cloning 40 %, loss 0.021, 0:12 left`; `rate` is the share done in a second."""
+    left = duration((1.0 - share) / rate if rate > 0 else math.inf)
     return f"cloning {100 * share:.0f} %, loss {loss:.3g}, {left} left"
 
 
@@ -89,11 +90,14 @@ class _Cloning:
 
     def __init__(self, loop: Loop, cloner: EpisodeLearner) -> None:
         self._loop, self._cloner, self._start = loop, cloner, time.perf_counter()
+        self._first: float | None = None
         self._steps, self._save_at = 0, CHECKPOINT_S
 
     def __call__(self, share: float, loss: float, values: Mapping[str, float]) -> None:
         loop, seconds = self._loop, time.perf_counter() - self._start
-        loop.parts.progress.update(phase=cloning_phase(share, loss, seconds))
+        self._first = share if self._first is None else self._first
+        rate = (share - self._first) / max(seconds, 1e-9)
+        loop.parts.progress.update(phase=cloning_phase(share, loss, rate))
         self._steps += 1
         if seconds >= self._save_at and share < 1.0:
             self._save()
