@@ -38,6 +38,9 @@ def summary(run: str, runs: str = "runs") -> dict[str, Any]:
 def load_policy(run: str, runs: str = "runs", version: str = "latest") -> Policy:
     """The policy of a run with the verified weights of one of its versions.
 
+    Args:
+        version: A number; `latest`, the one to be served; or `best`, the one that did best in an evaluation of the run.
+
     Raises:
         UserError: There is no such run, or it has published nothing.
         WeightsRefused: The version is not kept.

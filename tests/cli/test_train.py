@@ -36,7 +36,16 @@ def test_run_leaves_every_file(root: Path) -> None:
     assert wanted | {"weights"} <= names
     assert (root / "runs" / "latest").resolve() == (root / "runs" / "b").resolve()
     summary = json.loads((run / "summary.json").read_text())
-    keys = {"success_rate", "success_ci95", "episodes", "env_steps", "wall_s", "env_steps_per_s", "policy_version"}
+    keys = {
+        "success_rate",
+        "success_ci95",
+        "episodes",
+        "env_steps",
+        "wall_s",
+        "env_steps_per_s",
+        "policy_version",
+        "best",
+    }
     assert keys <= set(summary)
     assert (summary["episodes"], summary["env_steps"]) == (8, 2560)
 

@@ -148,3 +148,10 @@ def test_killed_or_without_disk(tmp_path: Path, mode: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[-1]) > 10 or mode == "limited"
+
+
+def test_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").write_bytes(b"")
+    for given in ("weights.pt", str(tmp_path / "weights.pt")):
+        with pytest.raises(UserError, match=r"weights\.pt is a file, not a run .*give a run's name, or its folder"):
+            resolve(given, tmp_path)
