@@ -16,7 +16,7 @@ from tests.gateways.toys import SPEC, PolicyProcess, gateway, policy, weights
 
 pytestmark = pytest.mark.peer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venvs" / "openpi-client" / "bin" / "python"
 LIBERO = PolicySpec(
     "toy",

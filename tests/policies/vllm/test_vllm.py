@@ -34,7 +34,7 @@ from tests.policies.pictured import AGENT, observe
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venvs" / "vllm" / "bin" / "python"
 FORGETFUL = Path(__file__).with_name("forgetful.py")
 ENGINE = {"kv_cache_mb": 32, "rows": 8, "timeout_s": 300, "start_s": 1200}  # importing vLLM takes 20 s of a core

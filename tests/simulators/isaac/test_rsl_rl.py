@@ -14,7 +14,7 @@ from embodied.errors import ConfigError
 from simulators.isaac.registry import load_cfg_from_registry, parse_env_cfg
 from simulators.isaac.rsl_rl import RslRlVecEnvWrapper
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TASK = "Embodied-Reach-Franka-v0"
 N = 8
 
