@@ -93,16 +93,19 @@ def test_requests_of_many_sessions_share_a_batch(one_server: str) -> None:
     peers = [raw(one_server) for _ in range(4)]
     seen = observation(2)
     arrays = act_arrays(seen)
-    for turn in range(5):
+    client = RemoteClient(one_server)
+    for turn in range(200):  # on a busy machine requests may arrive so far apart that each has a batch of its own
         for index, peer in enumerate(peers):
             message = Message("act", turn + 1, f"s{index}", body={"mode": "mean"}, arrays=arrays)
             peer.send_multipart(encode(message))
         for peer in peers:
             assert peer.poll(5000)
             peer.recv_multipart()
-    client = RemoteClient(one_server)
-    counts = client.status()["counts"]
-    assert counts["requests"] == 20 and counts["batches"] < 20
+        counts = client.status()["counts"]
+        assert counts["requests"] == 4 * (turn + 1)
+        if counts["batches"] < counts["requests"]:
+            break
+    assert counts["batches"] < counts["requests"]
     client.close()
 
 
@@ -208,7 +211,7 @@ def test_malformed_messages_and_a_client_that_never_reads_do_no_harm(one_server:
         deaf.send_multipart(good)
         if turn % 10 == 0:
             same(client.act(seen, seen.rows.noise_keys(0), "mean"), wanted)
-    for kind in ("credit", "error"):
+    for kind in ("load", "error"):
         bad.send_multipart(encode(Message(kind, 1, "x")))
     errors = 0
     while bad.poll(300):

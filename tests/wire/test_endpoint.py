@@ -259,7 +259,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_goodbye(tmp_path: Path) -> Non
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
     requester = Requester(address, "test peer")
-    ids = [requester.submit("push", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
+    ids = [requester.submit("load", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
     with pytest.raises(DeadlineExceeded):
         requester.collect(ids, timeout_s=0.1)
     requester.close()
@@ -271,12 +271,12 @@ def test_a_requester_that_was_forgotten_holds_nothing_up(tmp_path: Path) -> None
     address = f"ipc://{tmp_path}/peer"
     process, _ = start(address, "silent")
     requester = Requester(address, "test peer")
-    ids = [requester.submit("push", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
+    ids = [requester.submit("load", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
     with pytest.raises(DeadlineExceeded):
         requester.collect(ids, timeout_s=0.1)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
-    ids += [requester.submit("push", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
+    ids += [requester.submit("load", arrays={"a": np.zeros(1 << 20, np.uint8)}) for _ in range(8)]
     circle: list[object] = [requester, requester._connection]
     circle.append(circle)
     del requester, circle

@@ -257,7 +257,7 @@ def test_sizes_are_bounded_before_an_array_is_allocated() -> None:
 def test_unsigned_integers_of_64_bits_and_bfloat16_travel_bit_for_bit() -> None:
     hashes = np.array([0, 2**64 - 1, 2**63 + 1], np.uint64)
     halves = np.array([0x3F80, 0xFF80, 0x7FC1], np.uint16)  # 1, minus infinity, a NaN with a payload
-    frames = sent(Message("push", arrays={"hashes": hashes, "halves": halves, "swapped": halves.astype(">u2")}))
+    frames = sent(Message("load", arrays={"hashes": hashes, "halves": halves, "swapped": halves.astype(">u2")}))
     announced = [entry[:2] for entry in msgpack.unpackb(frames[0])["arrays"]]
     assert announced == [["hashes", "uint64"], ["halves", "bfloat16"], ["swapped", "bfloat16"]]
     got = decode(frames).arrays
