@@ -25,7 +25,7 @@ def make_task(name: str, also: Iterable[str] = (), phrasings: str | None = None,
     """Build a task.
 
     Args:
-        name: Of the task.
+        name: Name of a module in `simulators/tasks/`, or the import path of another, such as `my_package.open_box`.
         also: Other names that a user may have meant by an unknown option.
         phrasings: As in `TabletopTask.draw_phrasings`, for those tasks; None for all.
         options: Of the task.
@@ -33,20 +33,45 @@ def make_task(name: str, also: Iterable[str] = (), phrasings: str | None = None,
     Raises:
         ConfigError: No task has this name, or it does not take one of the options.
     """
-    if name not in task_names():
-        raise ConfigError(f"no task is called {name!r}", "task", nearest(name, task_names()))
-    make = importlib.import_module(f"{tasks.__name__}.{name}").make
+    make = _module(name).make
     known = inspect.signature(make).parameters
     for option in options:
         if option not in known:
             fix = nearest(option, [*known, *also, "phrasings"])
             raise ConfigError(f"task {name} has no option {option!r}", f"task.{option}", fix)
-    made: Task = make(**options)
+    try:
+        made: Task = make(**options)
+    except (ValueError, KeyError) as error:  # as MuJoCo says what is wrong in a scene
+        raise ConfigError(f"task {name} cannot be built: {error}", "task", "correct its scene or its robot") from error
     if phrasings is not None:
         if not isinstance(made, TabletopTask):
             raise ConfigError(f"task {name} draws no phrasings", "task.phrasings", "leave it out")
         made.draw_phrasings(phrasings)
     return made
+
+
+def _module(name: str) -> Any:
+    """Module of a task.
+
+    Raises:
+        ConfigError: It cannot be imported, or makes no task.
+    """
+    if "." not in name and name not in task_names():
+        fix = f"{nearest(name, task_names())} (or give an import path, such as my_package.open_box)"
+        raise ConfigError(f"no task is called {name!r}", "task", fix)
+    path = name if "." in name else f"{tasks.__name__}.{name}"
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not f"{path}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports a package that is not installed
+        fix = "install its package, or start in the folder that holds it"
+        raise ConfigError(f"no module {name}", "task.name", fix) from None
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(f"module {name} fails: {error!r}", "task.name", "correct it; --debug shows where") from error
+    if not callable(getattr(module, "make", None)):
+        raise ConfigError(f"module {name} has no function make", "task.name", "write one, as docs/new-task.md does")
+    return module
 
 
 @validated("env", "cameras", "images")

@@ -5,6 +5,7 @@ from typing import Any
 
 import mujoco
 
+from embodied.errors import ConfigError
 from robots.descriptions import arms, description_path
 from simulators.meshes import dress, menagerie
 
@@ -23,15 +24,19 @@ def table_scene(robot: str = "panda", meshes: str = "") -> mujoco.MjSpec:
     for several arms), `video` is for people.
 
     Args:
-        robot: Name of a description.
+        robot: Description, as `description_path` takes it.
         meshes: A local copy of mujoco_menagerie, for the meshes that draw the robot, or `menagerie` for the copy at
             the environment variable MENAGERIE_ROOT; empty for primitives.
 
     Raises:
         ConfigError: The robot has no description, or its meshes are not there.
     """
-    spec = mujoco.MjSpec.from_file(str(description_path(robot)))
-    spec.modelname = f"{robot}_table"
+    path = description_path(robot)
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+    except ValueError as error:
+        raise ConfigError(f"MuJoCo cannot read it: {error}", str(path), "correct the description") from None
+    spec.modelname = f"{path.stem}_table"
     _let_arms_collide(spec, list(arms(robot)))
     if (folder := menagerie(meshes)) is not None:
         dress(spec, robot, folder)

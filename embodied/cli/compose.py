@@ -3,8 +3,6 @@
 import json
 import re
 from collections.abc import Collection, Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import NamedTuple, Self
 
 from hydra import compose, initialize_config_dir
@@ -15,14 +13,14 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from embodied.build import defaults
 from embodied.errors import ConfigError, nearest
-
-FOLDER = Path(str(files("embodied"))) / "configs"
+from embodied.search_path import CONFIGS, config_files, config_folders
 
 
 def groups() -> dict[str, list[str]]:
-    """Config group to its options, as the folder has them."""
-    folders = sorted(path for path in FOLDER.iterdir() if path.is_dir())
-    return {folder.name: sorted(option.stem for option in folder.glob("*.yaml")) for folder in folders}
+    """Config group to its options in all config folders."""
+    return {
+        group: list(config_files(group)) for group in sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+    }
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -36,7 +34,9 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
             raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
     overrides = [w for w in overrides if w != "experiment=null"]  # the default, which Hydra takes from files only
     _check_grammar(overrides)
-    known, file = groups(), OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"), resolve=False)
+    known = groups()
+    overrides = [part for word in overrides for part in _own_task(word, known["task"])]
+    file = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"), resolve=False)
     assert isinstance(file, dict)
     own = {str(group) for entry in file.get("defaults", ()) if isinstance(entry, dict) for group in entry}
     words = [_Override.of(word, own | set(file)) for word in overrides]
@@ -44,11 +44,14 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     for _, key, option in chosen:
         if option not in known[key]:
             raise ConfigError(f"unknown {key} {option!r}", f"{key}={option}", nearest(option, known[key]))
-    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+    folders = ",".join(f"'file://{folder}'" for folder in config_folders()[1:])
+    search = [f"hydra.searchpath=[{folders}]"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         try:
-            plain = compose(name, overrides=[f"{word.key}={word.value}" for word in chosen])
+            removed = [f"~{word.key}" for word in words if word.sign == "~" and word.key in own]
+            plain = compose(name, overrides=[*search, *removed, *(f"{word.key}={word.value}" for word in chosen)])
             paths = own | _paths(OmegaConf.to_container(plain, resolve=False))
-            return compose(name, overrides=[_checked(word, paths) for word in words])
+            return compose(name, overrides=search + [_checked(word, paths) for word in words])
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             cause = error.__cause__ or error
             if isinstance(cause, ConfigKeyError) and (key := str(cause.full_key)):
@@ -70,6 +73,14 @@ class _Override(NamedTuple):
         key, _, value = word.lstrip("+~").partition("=")
         other = {"render": "renderer", "renderer": "render"}.get(key, key)
         return cls(word[0], key if key in keys else other, value)
+
+
+def _own_task(word: str, known: Sequence[str]) -> list[str]:
+    """Overrides for a word that gives a task by the import path of its module; other words stay as they are."""
+    key, _, value = word.partition("=")
+    if key not in ("task", "task.name") or "." not in value or value in known:
+        return [word]
+    return ["~task", f"++task.name={value}"]
 
 
 def _check_grammar(overrides: Sequence[str]) -> None:
@@ -99,6 +110,8 @@ def _checked(word: _Override, paths: set[str]) -> str:
         return f"{word.key}={word.value}"
     if word.sign != "~" and any(word.key.startswith(f"{group}.") for group in OPEN_GROUPS if group in paths):
         return f"++{word.key}={word.value}"
+    if word.key == "hydra.searchpath":
+        raise ConfigError(f"{word.key} is not read", "command line", "give each folder as --config-dir FOLDER")
     raise _unknown(word.key, paths)
 
 
@@ -150,7 +163,7 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
         print()
     if name in _SPLITS:
         print(f"Splits, for {_SPLITS[name]}: {', '.join(known['split'])}\n")
-    lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
+    lines = (CONFIGS / f"{name}.yaml").read_text().splitlines()
     print("Keys and their defaults:")
     print("\n".join(f"  {line}" for line in lines if re.match(r"(  )?\w", line) and line != "defaults:"))
     if grouped:

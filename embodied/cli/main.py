@@ -10,9 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 from embodied.errors import ConfigError, EmbodiedError, nearest
+from embodied.search_path import add_folder
 
 COMMANDS = {
     "train": "train a policy: embodied train task=reach algo=ppo seed=3",
@@ -39,10 +41,13 @@ def run(arguments: Sequence[str]) -> int:
         epilog="`embodied COMMAND --help` explains a command. First of all try `embodied doctor`.",
     )
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    parser.add_argument(
+        "--config-dir", metavar="FOLDER", help="a folder of your own tasks, splits and experiments, as configs/ is"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
-    rest = [word for word in arguments if word != "--debug"]
+    rest = _config_folders([word for word in arguments if word != "--debug"])
     if rest and not rest[0].startswith("-") and rest[0] not in COMMANDS:
         raise ConfigError(f"unknown command {rest[0]!r}", "command line", nearest(rest[0], COMMANDS))
     if not rest or rest[0].startswith("-"):
@@ -50,6 +55,18 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     command: Callable[[Sequence[str]], int] = importlib.import_module(f"embodied.cli.{rest[0].replace('-', '_')}").main
     return command(rest[1:])
+
+
+def _config_folders(arguments: list[str]) -> list[str]:
+    """The arguments without `--config-dir`, whose folders join the search path."""
+    rest, words = [], iter(arguments)
+    for word in words:
+        option, _, folder = word.partition("=")
+        if option == "--config-dir":
+            add_folder(folder or next(words, ""))
+        else:
+            rest.append(word)
+    return rest
 
 
 def _missing(error: ModuleNotFoundError) -> ConfigError:
@@ -99,6 +116,8 @@ def _terminate(*_: object) -> None:
 def entry() -> None:
     """The console command."""
     arguments = sys.argv[1:]
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))  # tasks and robots of the user's own, named by import paths
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, _terminate)

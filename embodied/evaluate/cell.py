@@ -10,8 +10,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,10 @@ from embodied.monitor.stats import wilson
 from embodied.rollout.env import Env
 from embodied.rollout.play import Played, by_policy, play
 from embodied.runs.parts import make_env
+from embodied.search_path import config_files
 from embodied.spec import PolicySpec
 from simulators.tabletop import decode_text
 
-SPLITS = Path(str(files("embodied"))) / "configs" / "split"
 BATCH = 256
 """Environments played at once, unless told otherwise."""
 WORDS = "instruction"
@@ -189,7 +187,7 @@ def measure(
 
 def split_names() -> list[str]:
     """Names that `split_of` knows."""
-    return sorted(path.stem for path in SPLITS.glob("*.yaml"))
+    return list(config_files("split"))
 
 
 def split_of(
@@ -204,7 +202,7 @@ def split_of(
         return dict(task), dict(env)
     if name not in split_names():
         raise ConfigError(f"no split is called {name!r}", "splits", nearest(name, split_names()))
-    path = SPLITS / f"{name}.yaml"
+    path = config_files("split")[name]
     try:
         read = OmegaConf.to_container(OmegaConf.load(path))
     except (OmegaConfBaseException, YAMLError, OSError) as error:

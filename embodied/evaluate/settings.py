@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -14,9 +12,9 @@ from yaml import YAMLError
 from embodied.errors import ConfigError, nearest
 from embodied.evaluate.cell import BATCH, split_names
 from embodied.runs.settings import ClientSettings
+from embodied.search_path import config_files
 from embodied.settings import Label, Rows, Seed, ThreadsOrAll, Word, require, settings
 
-TASKS = Path(str(files("embodied"))) / "configs" / "task"
 MAX_VIDEOS = 100
 
 
@@ -99,7 +97,7 @@ def _plan(settings: EvalSettings, own: Mapping[str, Any]) -> Iterator[Planned]:
 
 def task_labels() -> list[str]:
     """Names of the task configurations."""
-    return sorted(path.stem for path in TASKS.glob("*.yaml"))
+    return list(config_files("task"))
 
 
 def read_task(label: str) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def read_task(label: str) -> dict[str, Any]:
     Raises:
         ConfigError: It cannot be read.
     """
-    path = TASKS / f"{label}.yaml"
+    path = config_files("task")[label]
     try:
         read = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (OmegaConfBaseException, YAMLError, OSError) as error:

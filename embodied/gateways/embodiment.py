@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError, SpecMismatch, nearest
 from embodied.gateways.stream_source import StreamSource, check_whole, sources_of
+from embodied.search_path import config_files
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 FIELDS = ("name", "streams", "actions", "groot")
@@ -32,7 +33,6 @@ FIELDS = ("name", "streams", "actions", "groot")
 
 _MESSAGE_BYTES = 1 << 26
 _SLACK = 1 << 20  # bytes of a message beside the arrays needed
-_FOLDER = Path(__file__).parent.parent / "configs" / "embodiment"
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class Embodiment:
 
 
 def embodiment_names() -> list[str]:
-    """Names of the embodiments that ship with the project."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    """Names of the embodiments in the config folders."""
+    return list(config_files("embodiment"))
 
 
 def read_config(config: Mapping[str, Any] | str) -> dict[str, Any]:
@@ -168,8 +168,11 @@ def read_config(config: Mapping[str, Any] | str) -> dict[str, Any]:
         return {str(key): value for key, value in config.items()}
     import yaml
 
-    path = Path(config) if config.endswith((".yaml", ".yml")) else _FOLDER / f"{config}.yaml"
+    named = config_files("embodiment")
+    path = named.get(config) or Path(config)
     try:
+        if config not in named and path.suffix not in (".yaml", ".yml"):
+            raise FileNotFoundError
         found = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError):
         fix = f"{nearest(config, embodiment_names())} Or give the path of a YAML file"

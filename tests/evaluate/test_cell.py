@@ -118,9 +118,10 @@ def test_splits_merge_into_task_and_body():
 
 
 def test_a_file_that_is_no_split_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("embodied.evaluate.cell.SPLITS", tmp_path)
+    (tmp_path / "split").mkdir()
+    monkeypatch.setenv("EMBODIED_CONFIG_DIR", str(tmp_path))
     for text, said in (("policy: {a: 1}", "policy"), ("task: word", "task"), ("- a", "split"), ("a: [", "mend")):
-        (tmp_path / "mine.yaml").write_text(text)
+        (tmp_path / "split" / "mine.yaml").write_text(text)
         with pytest.raises(ConfigError, match=said) as caught:
             split_of("mine", TASK, BODY)
         assert "mine.yaml" in caught.value.line() and "\n" not in caught.value.line()
@@ -131,10 +132,10 @@ def test_a_file_that_is_no_split_is_named(tmp_path, monkeypatch):
 def test_unseen_appearances_lie_outside_what_default_randomisation_draws(split, seed):
     from omegaconf import OmegaConf
 
-    from embodied.evaluate.cell import SPLITS
+    from embodied.search_path import CONFIGS
     from simulators.randomise.draw import draw
 
-    trained = OmegaConf.load(SPLITS.parent / "randomise" / "default.yaml").randomise
+    trained = OmegaConf.load(CONFIGS / "randomise" / "default.yaml").randomise
     ranges = Ranges.read(split_of(split, TASK, BODY)[1]["randomise"])
     drawn = draw(ranges, make_task("reach_color").model, np.array([seed]), images=True)
     assert drawn

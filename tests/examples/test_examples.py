@@ -1,5 +1,7 @@
 """The examples run as their docstrings say, and stay short."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,24 @@ def test_examples_have_fewer_than_60_lines() -> None:
     files = sorted(FOLDER.glob("*.py"))
     assert len(files) == 5
     assert all(len(file.read_text().splitlines()) < 60 for file in files)
+
+
+def test_a_package_outside_the_clone_has_its_own_task_and_robot(tmp_path: Path) -> None:
+    package = shutil.copytree(FOLDER / "my_lab", tmp_path / "my_lab", ignore=shutil.ignore_patterns("__pycache__"))
+    python = [sys.executable, "-m"]
+    own = ["--config-dir", "my_lab/configs"]
+    for words, said in (
+        (["pytest", "-q", "-p", "no:cacheprovider", "tests"], "1 passed"),
+        (["embodied.cli.main", "tasks", *own, "task=touch_post", "episodes=20"], "crane"),
+        (
+            ["embodied.cli.main", "eval", *own, "run=null", "task=touch_post", "splits=[slippery]", "episodes=4"],
+            "slippery",
+        ),
+        (["embodied.cli.main", "play", "task=my_lab.touch_post", "task.robot=so101", "out=a.mp4"], "success"),
+    ):
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
+        done = subprocess.run(python + words, cwd=package, env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
 
 
 def test_an_environment_is_stepped_by_its_expert(tmp_path: Path) -> None:

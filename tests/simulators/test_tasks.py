@@ -49,6 +49,30 @@ def test_every_task_is_configured_and_found_by_module_name():
         make_task("reach", reward="dens")
 
 
+def test_a_task_of_ones_own_that_fails_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_tasks").mkdir()
+    scene = "import mujoco\ndef make(robot='panda'):\n    return mujoco.MjSpec.from_string('<mujoco><a/></mujoco>')\n"
+    texts = {"broken": "1 +", "empty": "", "scene": scene, "raises": "1 / 0"}
+    for name, text in texts.items():
+        (tmp_path / "own_tasks" / f"{name}.py").write_text(text)
+    for name, said in (
+        ("own_tasks.none", "no module own_tasks.none"),
+        ("own_tasks.broken", "SyntaxError"),
+        ("own_tasks.raises", "ZeroDivisionError"),
+        ("own_tasks.empty", "no function make"),
+        ("own_tasks.scene", "cannot be built: XML Error"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            make_task(name)
+        assert "\n" not in caught.value.line()
+    with pytest.raises(ConfigError, match=r"no robot is called 'own_tasks\.none'"):
+        make_task("lift_cube", robot="own_tasks.none")
+    (tmp_path / "arm.xml").write_text("<mujoco")
+    with pytest.raises(ConfigError, match=r"cannot read a robot description.*arm\.xml"):
+        make_task("lift_cube", robot=str(tmp_path / "arm.xml"))
+
+
 @pytest.mark.parametrize("config", TASKS)
 def test_the_expert_succeeds(config):
     outcomes, returns, lengths = expert_episodes(environments(config, 200), np.arange(200))
