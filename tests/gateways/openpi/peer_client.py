@@ -1,6 +1,6 @@
 """A view by openpi's own client; runs in its environment, with openpi_client and numpy only. Prints JSON lines.
 
-    python openpi_peer.py PORT HORIZON [API_KEY]
+    python peer_client.py PORT HORIZON [API_KEY]
 
 Each line read from standard input asks for one chunk, action by action.
 """

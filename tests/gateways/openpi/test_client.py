@@ -52,7 +52,7 @@ class Peer:
 @contextmanager
 def peer(address: tuple[str, int], horizon: int, *key: str) -> Iterator[Peer]:
     assert PYTHON.exists(), "make peer-openpi-client"
-    command = [str(PYTHON), str(Path(__file__).with_name("openpi_peer.py")), str(address[1]), str(horizon), *key]
+    command = [str(PYTHON), str(Path(__file__).with_name("peer_client.py")), str(address[1]), str(horizon), *key]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd="/") as process:
         try:

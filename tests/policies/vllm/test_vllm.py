@@ -225,15 +225,15 @@ def test_a_server_decides_with_vllm_and_follows_the_run(tmp_path: Path) -> None:
     folder = create(tmp_path / "runs", "a")
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
     given: Any = OmegaConf.to_container(config, resolve=True)
-    body = make_env(given["task"], given["body"], ROWS, seed=0)
-    twin = build_policy(given["policy"], body.spec.agents["robot"], given["seed"])
+    env = make_env(given["task"], given["env"], ROWS, seed=0)
+    twin = build_policy(given["policy"], env.spec.agents["robot"], given["seed"])
     assert isinstance(twin, TokenPolicy)
     sharpen(twin)
     registry = Registry(folder / "weights", keep=5)
     number = registry.reserve(twin.spec.name, 2)
     registry.publish(twin.spec.name, number, twin.tensors(), twin.spec.to_dict())
-    observation, _ = OneAgentEnv(body).reset(np.arange(ROWS))
-    body.close()
+    observation, _ = OneAgentEnv(env).reset(np.arange(ROWS))
+    env.close()
     address = f"ipc://{tmp_path}/policy"
     options = [f"engine.{key}={value}" for key, value in ENGINE.items()]
     serve = ["serve", "run=a", f"address={address}", "engine=vllm", *options]
