@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -317,6 +318,12 @@ def test_base_install_imports(module: str) -> None:
 
 def test_base_install_has_the_command() -> None:
     assert "doctor" in run_without(EXTRAS, "from embodied.cli.main import run\nrun(['--help'])")
+
+
+def test_a_peer_that_runs_workers_has_the_base_install() -> None:
+    base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    pinned = {line.partition("==")[0] for line in (ROOT / "peers/gymnasium-robotics.txt").read_text().splitlines()}
+    assert {line.partition(">")[0] for line in base} <= pinned
 
 
 def test_kinematics_and_control_pull_in_no_other_room() -> None:
