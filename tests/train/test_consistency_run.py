@@ -168,4 +168,4 @@ def test_through_a_server_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     else:
         assert done.returncode == 0, done.stderr
         found = rows(tmp_path / "runs", "r")
-        assert_sound(tmp_path / "runs", "r", len(found) - 1)
+        assert_sound(tmp_path / "runs", "r", sum(int(row["step"]) > 0 for row in found))
