@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from embodied.errors import CorruptFile, DeadlineExceeded, InfrastructureError
 
@@ -184,14 +185,27 @@ def append_line(path: Path, line: str, sync: bool = True) -> None:
             os.close(fd)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes. A FIFO, which would wait for a writer, or a device is refused.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
+
+
 def read_bytes(path: Path, limit: int, fix: str) -> bytes:
     """A file's bytes.
 
     Raises:
-        CorruptFile: It is missing, no file, or larger than `limit` bytes; checked before anything is allocated.
+        CorruptFile: It is missing, no regular file, or larger than `limit` bytes; checked before anything is allocated.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise CorruptFile(f"{size} bytes where at most {limit} are allowed", str(path), fix)

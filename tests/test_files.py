@@ -14,6 +14,7 @@ from embodied.files import (
     atomic_dir,
     clean_temporaries,
     disk_errors,
+    open_file,
     read_bytes,
     read_json,
     read_sealed,
@@ -125,3 +126,11 @@ def test_a_fork_does_not_inherit_a_lock(tmp_path: Path) -> None:
             os._exit(0 if good else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert Lock(tmp_path / ".lock").try_acquire()
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "active.json")
+    with pytest.raises(CorruptFile, match="no regular file"):
+        read_sealed(tmp_path / "active.json", "delete it")
+    with pytest.raises(OSError, match="no regular file"):
+        open_file(tmp_path / "active.json")

@@ -11,7 +11,7 @@ from pathlib import Path
 import xxhash
 
 from embodied.errors import CorruptFile
-from embodied.files import write_bytes
+from embodied.files import open_file, write_bytes
 
 MAGIC = b"EMB-EP1\n"
 INDEX_LIMIT = 64 * 2**20
@@ -61,7 +61,7 @@ def verify(path: Path) -> None:
     """Check every byte of the body against its checksum; raises as `read_index`."""
     block, _, body_bytes, digest = _read_block(path)
     running = xxhash.xxh3_128()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(block)
         while data := file.read(_READ):
             running.update(data)
@@ -73,7 +73,7 @@ def verify(path: Path) -> None:
 def _read_block(path: Path) -> tuple[int, bytes, int, bytes]:
     """Block bytes, index, body bytes, body digest."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_HEADER)
             if len(head) < _HEADER or not head.startswith(MAGIC):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from embodied.buffer.packing import pack_arrays, unpack_arrays
 from embodied.errors import CorruptFile, DataError
-from embodied.files import disk_errors, fsync_dir
+from embodied.files import disk_errors, fsync_dir, open_file
 
 MAGIC = b"EMB-JN1\n"
 FRAME_LIMIT = 256 * 2**20
@@ -115,7 +115,7 @@ def read_journal(path: Path) -> list[Frame]:
         CorruptFile: It is no journal, or a frame with a right checksum cannot be read.
     """
     frames: list[Frame] = []
-    with path.open("rb") as file:
+    with open_file(path) as file:
         left = os.fstat(file.fileno()).st_size - len(MAGIC)
         magic = file.read(len(MAGIC))
         if magic != MAGIC[: len(magic)]:

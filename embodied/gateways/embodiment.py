@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import ConfigError, DataError, SpecMismatch, nearest
+from embodied.files import open_file
 from embodied.gateways.stream_source import StreamSource, check_whole, sources_of
 from embodied.search_path import config_files
 from embodied.spec import AgentSpec, PolicySpec, Stream
@@ -173,7 +174,8 @@ def read_config(config: Mapping[str, Any] | str) -> dict[str, Any]:
     try:
         if config not in named and path.suffix not in (".yaml", ".yml"):
             raise FileNotFoundError
-        found = yaml.safe_load(path.read_text())
+        with open_file(path) as file:
+            found = yaml.safe_load(file.read())
     except (OSError, UnicodeDecodeError):
         fix = f"{nearest(config, embodiment_names())} Or give the path of a YAML file"
         raise ConfigError("no such embodiment", f"embodiment {config}", fix) from None

@@ -27,6 +27,7 @@ from embodied.files import (
     clean_temporaries,
     disk_errors,
     fsync_dir,
+    open_file,
     read_json,
     read_sealed,
     remove,
@@ -335,7 +336,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 def _checksum(path: Path) -> tuple[int, str]:
     """Size and xxh3-128 hex digest of a file, read in blocks."""
     digest, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             size += len(block)

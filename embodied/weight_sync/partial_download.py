@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import MessageError
-from embodied.files import disk_errors, remove
+from embodied.files import disk_errors, open_file, remove
 from embodied.weights.transfer import Content, range_hash
 
 PART, JOURNAL = ".part", ".journal"
@@ -176,7 +176,7 @@ class PartialDownload(Download):
         """Ranges in the journal of this content; a line torn by a kill is skipped."""
         if not self._part.exists() or not self._journal.exists():
             return
-        with self._journal.open("rb") as file:
+        with open_file(self._journal) as file:
             ours = False
             while line := file.readline(_LINE_LIMIT):
                 text = line.decode("utf-8", "replace").strip()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import Busy, CorruptFile, EmbodiedError, WeightsRefused
+from embodied.files import open_file
 from embodied.weights.manifest import Manifest
 from embodied.weights.tensors import header_limit
 from embodied.weights.transfer import RangeReader, views
@@ -41,7 +42,7 @@ class FileSource:
     def __init__(self, path: Path, manifest: Manifest, signature: str) -> None:
         self.manifest, self.signature, self._path = manifest, signature, path
         try:
-            self._file = path.open("rb", buffering=0)
+            self._file = open_file(path)
         except OSError as error:
             raise CorruptFile(f"cannot be read: {error.strerror}", str(path), _FIX) from None
         self._places = self._read_header()

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from embodied.errors import MessageError
-from embodied.files import append_line
+from embodied.errors import CorruptFile, MessageError
+from embodied.files import append_line, open_file
 from embodied.weights.manifest import Version
 
 NAME = "audit.jsonl"
@@ -40,13 +40,20 @@ def write_audit(folder: Path, event: str, policy: str, version: Version | None, 
 
 
 def read_audit(folder: Path) -> list[dict[str, Any]]:
-    """Events, oldest first, of the last 16 MiB; a line torn by a killed writer is left out."""
+    """Events, oldest first, of the last 16 MiB; a line torn by a killed writer is left out.
+
+    Raises:
+        CorruptFile: The file cannot be read.
+    """
     path = folder / NAME
     if not path.exists():
         return []
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-        return parse_lines(file.read(TAIL))
+    try:
+        with open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            return parse_lines(file.read(TAIL))
+    except OSError as error:
+        raise CorruptFile(f"cannot be read: {error.strerror}", str(path), "move it away") from None
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:

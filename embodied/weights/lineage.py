@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embodied.errors import MessageError
+from embodied.files import open_file
 from embodied.weights.audit import NAME, STORED, TAIL, parse_lines
 from embodied.weights.manifest import Version
 
@@ -52,7 +53,7 @@ class Lineage:
     def _read(self) -> None:
         """Take in the lines appended since the last call; a line that is still being written is left for later."""
         try:
-            with self._path.open("rb") as file:
+            with open_file(self._path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < self._offset:  # another file
                     self._offset = 0

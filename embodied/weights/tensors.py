@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, UserError
-from embodied.files import write_new
+from embodied.files import open_file, write_new
 from embodied.weights.examine import little_endian
 
 _PLAIN_HEADER = 2 * 2**20
@@ -86,7 +86,7 @@ def _named_bfloat16(data: bytes) -> list[bytes | memoryview]:
 def _dtypes(path: Path) -> set[str]:
     """Names of the dtypes in a header whose length has been checked; none where it is malformed."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_file(path) as file:
         try:
             header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), size)))
             return {str(entry.get("dtype")) for entry in header.values()}
@@ -107,7 +107,7 @@ def _check_size(path: Path, limit: int, fix: str) -> None:
     longest = header_limit(limit)
     if stat.st_size > limit + longest + 8:
         raise CorruptFile(f"{stat.st_size} bytes where {limit} bytes of tensors are expected", str(path), fix)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         header = int.from_bytes(file.read(8), "little")
     if longest < header < stat.st_size:
         what = f"a header of {header} bytes where {limit} bytes of tensors are expected, which need {longest} at most"
