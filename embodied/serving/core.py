@@ -103,8 +103,8 @@ class ServerCore:
 
     @property
     def loading(self) -> bool:
-        """Whether a version is being loaded."""
-        return any(queue.slot.loader.busy for queue in self._queues.values())
+        """Whether a version is being loaded, or a message about weights will soon be answered."""
+        return any(queue.slot.busy for queue in self._queues.values())
 
     @property
     def computing_since(self) -> float | None:

@@ -15,8 +15,14 @@ from embodied.wire.message import Message
 class Part(Protocol):
     """Part of a slot that answers messages about weights.
 
-    `handle` answers through `answer`, now or at a later `tick`, or raises the `EmbodiedError` that refuses.
+    `handle` answers through `answer`, now or at a later `tick`, or raises the `EmbodiedError` that refuses. Work
+    that may wait for a disk is done in the background.
     """
+
+    @property
+    def busy(self) -> bool:
+        """Whether `tick` will soon have an answer."""
+        ...
 
     def handle(self, message: Message, answer: Answer) -> None: ...
 
@@ -77,6 +83,11 @@ class PolicySlot:
                 "start it with weights=FOLDER",
             )
         part.handle(message, answer)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a version is being loaded, or a part will soon have an answer."""
+        return self.loader.busy or any(part.busy for part in self._parts())
 
     def tick(self) -> None:
         """Switch to a prepared version and send due answers, between batches."""

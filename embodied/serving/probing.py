@@ -24,6 +24,8 @@ class Prober:
         policy: Policy to probe.
     """
 
+    busy = False
+
     def __init__(self, policy: VersionedPolicy) -> None:
         self._policy = policy
         self._waiting: tuple[Observation, Answer] | None = None

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, DataError, EmbodiedError, MessageError, WeightsHeld
 from embodied.serving.answer import Answer
+from embodied.serving.background import Background
 from embodied.serving.loader import Loader, Weights
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weight_sync.fetch import check_shapes
@@ -69,6 +70,32 @@ class _Offer(NamedTuple):
         return cls(manifest, signature, back, memory, (message.session, message.id), answer)
 
 
+class _Stored(NamedTuple):
+    """State of a store for one version.
+
+    Attributes:
+        known: Whether it has a version of this number and content.
+        whole: Whether that one is not known to be damaged.
+        active: Version to be served.
+        held: Hold on publication, if there is one.
+    """
+
+    known: bool
+    whole: bool
+    active: Version | None
+    held: object | None
+
+    @classmethod
+    def of(cls, store: Store, manifest: Manifest) -> Self:
+        """Read it from disk."""
+        policy, version = manifest.policy, manifest.version
+        known = version in store.versions(policy)
+        whole = known and store.has(policy, version)
+        if known:  # damaged pointers matter only to a version that is there already
+            return cls(known, whole, store.active(policy) if whole else None, None)
+        return cls(known, whole, None, store.held(policy))
+
+
 class PushReceiver:
     """The `Part` of a server that answers `offer`. See `embodied.client.pushing` for the other side.
 
@@ -102,6 +129,12 @@ class PushReceiver:
         self._range_bytes, self._layout, self._clock = range_bytes, host.layout(), clock
         self._uploads = PendingUploads(clock)
         self._answered: OrderedDict[Caller, Version | EmbodiedError] = OrderedDict()
+        self._background = Background(f"pushed versions of policy {host.spec.name}")
+
+    @property
+    def busy(self) -> bool:
+        """Whether the store is being asked about an offer."""
+        return self._background.busy
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Take an `offer` or a `range`. A range that was not asked for is ignored.
@@ -123,6 +156,7 @@ class PushReceiver:
 
     def tick(self) -> None:
         """Ask again for ranges that do not come, and drop uploads that have been silent for too long."""
+        self._background.tick()
         self._uploads.tick()
         for upload in self._uploads.fetching():
             if self._clock() - max(upload.heard, upload.asked) >= RETRY_S:
@@ -142,10 +176,15 @@ class PushReceiver:
             return
         fresh = self._host.admit(manifest, offer.back)
         check_shapes(manifest, self._layout, _FIX)
+        store = self._store
         if not fresh:
             _answer(answer, self._host.version)
-        elif self._store is None or not self._is_stored(self._store, offer):
+        elif store is None:
             self._fetch(offer)
+        else:
+            self._background.submit(
+                lambda: _Stored.of(store, manifest), lambda found: self._decide(store, offer, found)
+            )
 
     def _fetch(self, offer: _Offer) -> None:
         """Begin or resume the upload of a version."""
@@ -159,35 +198,49 @@ class PushReceiver:
             self._advance(upload)
         upload.wait(offer.caller, offer.answer)
 
-    def _is_stored(self, store: Store, offer: _Offer) -> bool:
-        """Answer an offer that needs no transfer, since the store has the version; whether it was one."""
-        manifest, policy = offer.manifest, offer.manifest.policy
-        if manifest.version in store.versions(policy):
-            if not store.has(policy, manifest.version):  # it is damaged: what is pushed replaces it
-                return False
-            if not offer.back and store.active(policy) != manifest.version:
+    def _decide(self, store: Store, offer: _Offer, found: _Stored | EmbodiedError) -> None:
+        """Fetch an offered version, or answer an offer that needs no transfer, since the store has the version."""
+        manifest = offer.manifest
+        try:
+            if isinstance(found, EmbodiedError):
+                raise found
+            if found.held is not None:
+                raise WeightsHeld(
+                    f"a rollback holds publication, {found.held}",
+                    f"policy {manifest.policy}, push of version {manifest.label}",
+                    "restore the paired checkpoint, or lift the hold: embodied weights resume",
+                )
+            if not found.whole:  # a damaged one is replaced by what is pushed
+                self._fetch(offer)
+            elif not offer.back and found.active != manifest.version:
                 _answer(offer.answer, self._host.version)
-                return True
+            else:
+                self._load_stored(store, offer)
+        except EmbodiedError as error:
+            offer.answer.refuse(error)
 
-            def done(result: Version | EmbodiedError) -> None:
-                if not isinstance(result, CorruptFile) or store.has(policy, manifest.version):
-                    _answer(offer.answer, result)
-                    return
-                try:
-                    self._fetch(offer)  # the loader found it damaged
-                except EmbodiedError as error:
-                    offer.answer.refuse(error)
+    def _load_stored(self, store: Store, offer: _Offer) -> None:
+        """Serve an offered version from the store; fetch it if it turns out to be damaged there."""
+        damaged = False
 
-            self._loader.submit(lambda: _read_stored(store, manifest, offer.back), "push", done, offer.back)
-            return True
-        held = store.held(policy)
-        if held is not None:
-            raise WeightsHeld(
-                f"a rollback holds publication, {held}",
-                f"policy {policy}, push of version {manifest.label}",
-                "restore the paired checkpoint, or lift the hold: embodied weights resume",
-            )
-        return False
+        def load() -> Weights | None:
+            nonlocal damaged
+            try:
+                return _read_stored(store, offer.manifest, offer.back)
+            except CorruptFile:
+                damaged = not store.has(offer.manifest.policy, offer.manifest.version)
+                raise
+
+        def done(result: Version | EmbodiedError) -> None:
+            if not damaged:
+                _answer(offer.answer, result)
+                return
+            try:
+                self._fetch(offer)
+            except EmbodiedError as error:
+                offer.answer.refuse(error)
+
+        self._loader.submit(load, "push", done, offer.back)
 
     def _take_range(self, message: Message, answer: Answer) -> None:
         upload, offset = self._uploads.find(message.body.get("version")), message.body.get("offset")

@@ -3,10 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from embodied.errors import DataError, EmbodiedError, MessageError
 from embodied.serving.answer import Answer
+from embodied.serving.background import Background
 from embodied.serving.loader import Loader, Switched
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weights.control import Revision
@@ -35,11 +37,27 @@ def audited(registry: Registry, policy: str, server: str) -> Switched:
     return switched
 
 
+@dataclass(frozen=True)
+class _Look:
+    """A registry as it was at one moment.
+
+    Attributes:
+        revision: Changes with the rest.
+        found: Pointers, active version, newest version and number of versions; an error where they cannot be read; None
+            where nothing has changed.
+        files: Stamp of the pointers and state of the active version's files, where another version is served.
+    """
+
+    revision: Revision
+    found: tuple[Pointers, Version | None, Version | None, int] | EmbodiedError | None
+    files: tuple[Stamp, State] | None
+
+
 class RegistryWatcher:
     """Switches a host to the version its registry wants, and takes `set_active`, which moves the registry's pointers.
 
     A version that is damaged or does not fit is said once and left alone until its files change, the pointers move or
-    another one is active; what is served stays.
+    another one is active; what is served stays. A thread of its own looks at the disk, so that `tick` never waits.
 
     Args:
         host: Of the policy whose versions are followed.
@@ -66,25 +84,26 @@ class RegistryWatcher:
         self._newest: Version | None = None
         self._seen: Revision = ()
         self._changed = False
-        self._loading = self._unreadable = False
+        self._loading = self._unreadable = self._looking = False
+        self._background, self._moving = Background(f"versions of policy {self._policy}"), 0
         self._due = -float("inf")
         self._refused: tuple[Version, Stamp, State] | None = None
         self._rest_until = self._write_at = -float("inf")
         self._error = ""
 
+    @property
+    def busy(self) -> bool:
+        """Whether the answer to a `set_active` is on its way."""
+        return self._moving > 0
+
     def tick(self) -> None:
-        """Look at the registry if it is time to, and have another version loaded if it wants one."""
+        """Have another version loaded if the registry wants one; have it looked at if it is time to."""
+        self._background.tick()
         now = self._clock()
-        if now < self._due:
+        if now < self._due or self._looking:
             return
-        self._due = now + self._interval_s
-        revision = self._registry.revision(self._policy)
-        # Looked at once more after a change: a second one may have had the same time stamp.
-        if revision != self._seen or self._changed:
-            self._changed = revision != self._seen
-            self._seen = revision
-            self._look()
-        self._follow(now)
+        self._due, self._looking = now + self._interval_s, True
+        self._submit_look(self._looked)
         self._write_audit(now)
 
     def handle(self, message: Message, answer: Answer) -> None:
@@ -124,8 +143,13 @@ class RegistryWatcher:
             if isinstance(result, EmbodiedError):
                 answer.refuse(result)
                 return
-            self._look()
-            self._due = -float("inf")
+            self._changed = True
+            self._moving += 1
+            self._submit_look(moved)
+
+        def moved(look: _Look | EmbodiedError) -> None:
+            self._moving -= 1
+            self._looked(look)
             status = self.status()
             answer("ack", {name: status[name] for name in ("active", "held", "pinned")})
 
@@ -145,27 +169,51 @@ class RegistryWatcher:
             "trouble": self._error,
         }
 
-    def _look(self) -> None:
-        try:
-            versions = self._registry.versions(self._policy)
-            self._pointers = self._registry.pointers(self._policy)
-            self._active = self._registry.active(self._policy)
-            self._newest = max(versions, default=None)
-            self._kept, self._unreadable = len(versions), False
-        except EmbodiedError as error:
-            self._unreadable = True
-            self._note_error(error)
+    def _submit_look(self, done: Callable[[_Look | EmbodiedError], None]) -> None:
+        # After a change it looks once more: a second one may have had the same time stamp.
+        again, self._changed = self._changed, False
+        self._background.submit(lambda: self._look(again), done)
 
-    def _follow(self, now: float) -> None:
+    def _look(self, again: bool) -> _Look:
+        """Look at the disk, in the background; `again` even where nothing seems to have changed."""
+        registry, policy = self._registry, self._policy
+        revision = registry.revision(policy)
+        found: tuple[Pointers, Version | None, Version | None, int] | EmbodiedError | None = None
+        active = self._active
+        if revision != self._seen or again:
+            try:
+                versions, active = registry.versions(policy), registry.active(policy)
+                found = registry.pointers(policy), active, max(versions, default=None), len(versions)
+            except EmbodiedError as error:
+                found = error
+        other = active is not None and active != self._host.version
+        return _Look(revision, found, (registry.stamp(), registry.state(policy, active)) if active and other else None)
+
+    def _looked(self, look: _Look | EmbodiedError) -> None:
+        """Take in a look at the disk."""
+        self._looking = False
+        if isinstance(look, EmbodiedError):
+            self._note_error(look)
+            return
+        self._changed |= look.revision != self._seen
+        self._seen = look.revision
+        self._unreadable = isinstance(look.found, EmbodiedError) or (self._unreadable and look.found is None)
+        if isinstance(look.found, EmbodiedError):
+            self._note_error(look.found)
+        elif look.found is not None:
+            self._pointers, self._active, self._newest, self._kept = look.found
+        self._follow(self._clock(), look.files)
+
+    def _follow(self, now: float, files: tuple[Stamp, State] | None) -> None:
         active, pointers = self._active, self._pointers
         if active is None or self._unreadable or self._loading or self._loader.busy:
             return
         if active == self._host.version:
             self._error = ""
             return
-        if now < self._rest_until:
+        if now < self._rest_until or files is None:
             return
-        seen = (active, self._registry.stamp(), self._registry.state(self._policy, active))
+        seen = (active, *files)
         if self._refused == seen:
             return
         before = self._host.version

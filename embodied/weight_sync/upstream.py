@@ -113,6 +113,8 @@ class UpstreamClient:
         UserError: The address is malformed, or beyond this machine without credentials; or the cap is no number from 0.
     """
 
+    busy = False
+
     def __init__(
         self,
         address: str,

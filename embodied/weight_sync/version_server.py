@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embodied.errors import CorruptFile, MessageError, UserError, WeightsRefused
+from numpy.typing import NDArray
+
+from embodied.errors import CorruptFile, EmbodiedError, MessageError, UserError, WeightsRefused
 from embodied.serving.answer import Answer
+from embodied.serving.background import Background
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weight_sync.sources import CopySource, FileSource, Source
 from embodied.weights.manifest import Version
@@ -20,7 +23,9 @@ _FILES, _COPIES = 8, 1
 _FOLLOWERS = 256
 _FORGET_S = 3600.0
 _NAME = 100
-_LOOK_S = 0.2
+
+Response = tuple[str, dict[str, Any], dict[str, NDArray[Any]]]
+"""Kind, body and arrays of a message."""
 
 
 @dataclass
@@ -59,8 +64,8 @@ class VersionServer:
         self._host, self._registry, self._build, self._clock = host, registry, dict(build or {}), clock
         self._open: dict[Version, _Open] = {}
         self._edges: dict[str, _Edge] = {}
-        self._active: tuple[float, Version | None] = (-float("inf"), None)
         self._handed_out = 0
+        self._background, self._swept = Background("versions for edges"), -float("inf")
 
     def handle(self, message: Message, answer: Answer) -> None:
         """Answer a `fetch` of a version with an `offer`, and a `fetch` of one of its ranges with a `range`.
@@ -71,20 +76,36 @@ class VersionServer:
             MessageError: The request is malformed.
             CorruptFile: The version is damaged on disk.
         """
-        source = self._source(self._version(message.body.get("version")))
-        if "offset" in message.body:
+
+        def done(response: Response | EmbodiedError) -> None:
+            if isinstance(response, EmbodiedError):
+                answer.refuse(response)
+            else:
+                answer(*response)
+
+        self._background.submit(lambda: self._respond(message.body), done)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an edge waits for an answer."""
+        return self._background.busy
+
+    def _respond(self, body: Mapping[str, Any]) -> Response:
+        """Answer to a `fetch`, in the background."""
+        self._close_idle()
+        source = self._source(self._version(body.get("version")))
+        if "offset" in body:
             try:
-                body, arrays = read_range(source, source.manifest, message.body)
+                said, arrays = read_range(source, source.manifest, body)
             except (CorruptFile, WeightsRefused):
                 del self._open[source.manifest.version]
                 raise
             self._handed_out += arrays["data"].nbytes
-            answer("range", body, arrays)
-            return
+            return "range", said, arrays
         signature = source.signature
         if not signature and self._signer is not None:
             signature = self._signer.sign(source.manifest)
-        answer("offer", {"manifest": source.manifest.to_dict(), "signature": signature, "build": self._build})
+        return "offer", {"manifest": source.manifest.to_dict(), "signature": signature, "build": self._build}, {}
 
     def record_edge(self, session: str, body: Mapping[str, Any]) -> None:
         """Take a follower's report, `follow: {name, serving}` of a `status` message.
@@ -103,41 +124,45 @@ class VersionServer:
             del self._edges[next(iter(self._edges))]  # the one that was silent longest
 
     def tick(self) -> None:
-        """Forget edges that are gone, and close versions that no edge fetches."""
+        """Send answers, forget edges that are gone, and close versions that no edge fetches."""
+        self._background.tick()
         now = self._clock()
-        for version, opened in list(self._open.items()):
-            if now - opened.used >= _IDLE_S:
-                del self._open[version]
+        if self._open and now - self._swept >= _IDLE_S:
+            self._swept = now
+            self._background.submit(self._close_idle, lambda _: None)
         while self._edges:
             name, follower = next(iter(self._edges.items()))
             if now - follower.heard < _FORGET_S:
                 break
             del self._edges[name]
 
+    def _close_idle(self) -> None:
+        for version, opened in list(self._open.items()):
+            if self._clock() - opened.used >= _IDLE_S:
+                del self._open[version]
+
     def status(self) -> Mapping[str, Any]:
-        """`active`, the label followers should serve; `followers`, name to `serving` and seconds since heard;
+        """`active`, the label followers should serve where no `RegistryWatcher` says another;
+        `followers`, name to `serving` and seconds since heard;
         `handed_out`, bytes."""
-        now, active = self._clock(), self.active()
+        now = self._clock()
+        active = self._host.version.label if self._host.manifest is not None else ""
         followers = {
             name: {"serving": follower.serving, "heard_s": round(now - follower.heard, 1)}
             for name, follower in self._edges.items()
         }
-        return {"active": active.label if active else "", "followers": followers, "handed_out": self._handed_out}
+        return {"active": active, "followers": followers, "handed_out": self._handed_out}
 
     def active(self) -> Version | None:
-        """Version that edges should serve: the registry's active one, else the host's; None for initial weights."""
-        looked, active = self._active
-        if self._clock() - looked >= _LOOK_S:
-            active = None
-            if self._registry is not None:
-                try:
-                    active = self._registry.active(self._host.spec.name)
-                except CorruptFile:
-                    active = None  # its follower says so; what is served is still whole
-            if active is None and self._host.manifest is not None:
-                active = self._host.version
-            self._active = (self._clock(), active)
-        return active
+        """Version that edges should serve, read from disk: the registry's active one, else the one served; None for
+        initial weights."""
+        active = None
+        if self._registry is not None:
+            try:
+                active = self._registry.active(self._host.spec.name)
+            except CorruptFile:
+                active = None  # its follower says so; what is served is still whole
+        return self._host.version if active is None and self._host.manifest is not None else active
 
     def _version(self, label: Any) -> Version:
         if not isinstance(label, str):

@@ -13,6 +13,8 @@ from tests.serving.tiny import TinyPolicy, whole_slot
 
 
 class Noted:
+    busy = False
+
     def __init__(self, name: str) -> None:
         self.name, self.kinds, self.ticks = name, [], 0  # type: ignore[var-annotated]
 

@@ -83,6 +83,8 @@ class TinyPolicy:
 class WholePushes:
     """Takes a version that comes in one message."""
 
+    busy = False
+
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 

@@ -1,6 +1,7 @@
 """An edge's replicator with a link and a clock of its own, which answers from an `VersionServer` in the same thread."""
 
 import heapq
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -105,17 +106,24 @@ class FakeLink:
         self.versions.tick()
         if message.kind == "status":
             self.versions.record_edge("session", message.body)
-            return Message("status", message.id, body=dict(self.versions.status()))
-        found: list[Message] = []
+            active = self.versions.active()  # a server's watcher says it
+            body = {**self.versions.status(), "active": active.label if active else ""}
+            return Message("status", message.id, body=body)
+        found: list[Message | EmbodiedError] = []
         answer = Answer(
             "session",
             lambda kind, body, arrays: found.append(Message(kind, message.id, body=dict(body), arrays=dict(arrays))),
-            lambda error: None,
+            found.append,
         )
         try:
             self.versions.handle(message, answer)
         except EmbodiedError as error:
             return error
+        limit = time.monotonic() + 20
+        while not found:
+            assert time.monotonic() < limit
+            time.sleep(0.0002)
+            self.versions.tick()
         return found[0]
 
 
