@@ -14,7 +14,6 @@ from embodied.files import open_file, write_new
 from embodied.weights.examine import little_endian
 
 _PLAIN_HEADER = 2 * 2**20
-_NARROW = ("bfloat16", "float8")
 _DTYPES = {
     "BOOL": "bool", "U8": "u1", "I8": "i1", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8", "I64": "<i8",
     "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
@@ -42,15 +41,14 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     write_new(path, _named_bfloat16(data) if halves else [data])
 
 
-def read_tensors(path: Path, limit: int, fix: str, *, bfloat16: bool = False) -> dict[str, NDArray[Any]]:
+def read_tensors(path: Path, limit: int, fix: str) -> dict[str, NDArray[Any]]:
     """Owned, writable arrays of a safetensors file whose tensors take at most `limit` bytes.
 
-    Args:
-        bfloat16: Read bfloat16 numbers, as uint16 arrays of their bits, instead of refusing them.
+    bfloat16 numbers, which numpy lacks, are read as uint16 arrays of their bits.
 
     Raises:
         CorruptFile: Missing, no regular file, larger than allowed (the header too; checked before anything is
-            allocated), truncated, malformed, or of numbers that numpy has not, such as bfloat16.
+            allocated), truncated, malformed, or of numbers of 8 bits.
         UserError: safetensors is not installed.
     """
     _need()
@@ -59,14 +57,14 @@ def read_tensors(path: Path, limit: int, fix: str, *, bfloat16: bool = False) ->
 
     try:
         _check_size(path, limit, fix)
-        if bfloat16 and "BF16" in _dtypes(path):
+        if "BF16" in _dtypes(path):
             return {name: _array(entry) for name, entry in deserialize(path.read_bytes())}
         return load_file(path)
     except OSError as error:
         raise CorruptFile(f"cannot be read: {error.strerror or error}", str(path), fix) from None
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        if found := next((dtype for dtype in _NARROW if dtype in str(error)), None):
-            what = f"holds {found} numbers, which are not float32"
+        if "float8" in str(error):
+            what = "holds float8 numbers, which are not float32"
             raise CorruptFile(what, str(path), "convert its tensors to float32 and save it again") from None
         raise CorruptFile(f"no whole safetensors file: {str(error)[:200]}", str(path), fix) from None
 

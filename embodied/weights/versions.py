@@ -206,7 +206,7 @@ class Versions:
         if self.trusted is not None:
             self.trusted.check(manifest, self._read_signature(policy, version))
         path, fix = self.path(policy, version) / TENSORS, self._fix(policy, version)
-        tensors = read_tensors(path, manifest.nbytes, fix, bfloat16=True)
+        tensors = read_tensors(path, manifest.nbytes, fix)
         try:
             return manifest, manifest.verify(tensors)
         except WeightsRefused as error:

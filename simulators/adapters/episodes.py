@@ -18,23 +18,25 @@ class Episodes:
     Args:
         count: B.
         instruction: The task in words, of episodes that do not sense their own in a stream `instruction`.
+        first: Index of the first environment.
     """
 
-    def __init__(self, count: int, instruction: str) -> None:
-        self.count = count
+    def __init__(self, count: int, instruction: str, first: int = 0) -> None:
+        self.count, self._first = count, first
         self._instruction = np.full(count, instruction, object)
         self._seeds = np.zeros(count, np.int64)
         self._drawn: dict[str, NDArray[Any]] = {}
 
     def begin(self, starts: Resets, streams: dict[str, NDArray[Any]]) -> None:
         """Record episodes that began, and their first observations among `streams` [B, ...]."""
-        self._seeds[starts.ids] = starts.seeds
+        ids = starts.ids - self._first
+        self._seeds[ids] = starts.seeds
         if "instruction" in streams:
-            self._instruction[starts.ids] = [decode_text(text) for text in streams["instruction"][starts.ids]]
+            self._instruction[ids] = [decode_text(text) for text in streams["instruction"][ids]]
         for name, values in starts.drawn.items():
             if name not in self._drawn:
                 self._drawn[name] = np.zeros((self.count, *values.shape[1:]), values.dtype)
-            self._drawn[name][starts.ids] = values
+            self._drawn[name][ids] = values
 
     def rows(self, outcomes: NDArray[np.uint8]) -> Info:
         """Infos of every environment, owned arrays [B, ...], after a step with `outcomes` [B].

@@ -68,7 +68,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self.action_space = action_space(agent)
         self.render_mode = render_mode
         self.metadata = {**self.metadata, "render_fps": round(self.env.spec.control_hz)}
-        self._episodes = Episodes(1, self.env.spec.instruction)
+        self._episodes = Episodes(1, self.env.spec.instruction, self.env.first)
         self._ended = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Streams, Info]:

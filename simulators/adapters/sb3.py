@@ -56,7 +56,7 @@ class Sb3VecEnv(VecEnv):
         env.autoreset = True
         self.env, self.render_mode, self._one = env, render_mode, OneAgentEnv(env)
         self._pictures = Pictures(env, render_mode, camera, width, height, render_with)
-        self._episodes = Episodes(env.num_envs, env.spec.instruction)
+        self._episodes = Episodes(env.num_envs, env.spec.instruction, env.first)
         self._actions: NDArray[np.float32] | None = None
         agent = env.spec.agents[self._one.agent]
         self._shape = (env.num_envs, agent.action_dim)

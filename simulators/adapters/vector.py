@@ -70,7 +70,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {**self.metadata, "render_fps": round(self.env.spec.control_hz)}
-        self._episodes = Episodes(num_envs, self.env.spec.instruction)
+        self._episodes = Episodes(num_envs, self.env.spec.instruction, self.env.first)
         self._generators = [seeding.np_random() for _ in range(num_envs)]
 
     @property  # type: ignore[misc]
@@ -141,10 +141,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _drawn_or_given(self, seed: int | Sequence[int | None] | None) -> NDArray[np.int64]:
         """[B] seeds of the episodes that a reset starts."""
-        if seed is None:
-            return self._draw_seeds(np.arange(self.num_envs, dtype=np.int32))
         task = self.env.spec.task
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+        given: list[int | None]
+        if seed is None:
+            given = [None] * self.num_envs
+        elif isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
             given = [None if own is None else checked_seed(own, task) for own in seed]
         else:
             first = checked_seed(seed, task, self.num_envs)
@@ -159,7 +160,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return np.array(drawn, np.int64)
 
     def _draw_seeds(self, ids: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.array([self._draw(env) for env in ids], np.int64)
+        return np.array([self._draw(env) for env in ids - self.env.first], np.int64)
 
     def _draw(self, env: int) -> int:
         return int(self._generators[env][0].integers(MAX_SEED))

@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from embodied.client import RemoteClient
 from embodied.client.pushing import push
+from embodied.data import Observation, Rows
 from embodied.errors import DeadlineExceeded, EmbodiedError, MessageError, WeightsRefused
 from embodied.serving.loader import Loader
 from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.server import serve
 from embodied.serving.versioned_policy import VersionedPolicy
+from embodied.spec import AgentSpec, Stream
 from embodied.weight_sync.push_receiver import DAMAGED, PushReceiver
-from embodied.weights.manifest import Version
+from embodied.weights.examine import fingerprints
+from embodied.weights.manifest import Manifest, Version
 from embodied.weights.shared import SharedBlock
 from embodied.wire.endpoint import Requester, Serve
 from embodied.wire.message import Message
+from policies.mlp import MLPPolicy
 from tests.serving.tiny import SPEC, TinyPolicy, kill, manifest, observation, start_server, tensors
 
 RANGES = 7  # of 16 bytes
@@ -219,3 +224,37 @@ def test_nobody_there_is_said_in_time(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded, match="nobody listens there"):
         send(requester, 1, timeout_s=0.3)
     requester.close()
+
+
+def serve_halves(address: str, pipe: Connection) -> None:
+    policy = half_policy(0.0)
+    slot = PolicySlot(host := VersionedPolicy(policy), loader := Loader(host), PushReceiver(host, loader))
+    serve({policy.spec.name: slot}, address, announce=lambda line: pipe.send(line.rpartition(" at ")[2]))
+
+
+def half_policy(value: float) -> MLPPolicy:
+    """A policy with numbers of bfloat16 and uint64."""
+    policy = MLPPolicy("half", AgentSpec((Stream("x", (3,)),), (Stream("dx", (1,)),)), hidden=(4,))
+    policy.network.register_buffer("halves", torch.full((5,), value, dtype=torch.bfloat16))
+    policy.network.register_buffer("counts", torch.tensor([2**64 - 1 if value else 0], dtype=torch.uint64))
+    return policy
+
+
+def test_bfloat16_weights_reach_another_process_bit_for_bit() -> None:
+    policy = half_policy(0.1)
+    tensors = policy.tensors()
+    version = Manifest.of("half", 1, tensors, policy.spec.to_dict())
+    assert {"bfloat16", "uint64"} < {tensor.dtype for tensor in version.tensors.values()}
+    process, _, address = start_server("tcp://127.0.0.1:0", serve_halves)
+    try:
+        requester = Requester(address, "policy server", timeout_s=30)
+        push(requester, "half", version, tensors, timeout_s=30)
+        requester.close()
+        client = RemoteClient(address, policy="half", timeout_s=30)
+        seen = Observation(rows := Rows.of_envs(1), {"x": np.ones((1, 3), np.float32)}, np.zeros(1))
+        assert client.act(seen, rows.noise_keys(0), "mean").versions.tolist() == [1]
+        theirs = client.probe(seen).tensors
+        client.close()
+        assert {name: tuple(found) for name, found in theirs.items()} == fingerprints(tensors)
+    finally:
+        kill(process)

@@ -12,9 +12,12 @@ from embodied.client.execution import Strategy
 from embodied.data import ActionChunk, AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows
 from embodied.errors import ConfigError
 from embodied.learning.batch import check_on_policy
-from embodied.rollout.play import Played, by_policy, play
+from embodied.rollout.driver import Driver
+from embodied.rollout.play import Played, by_policy, play, play_together
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import DEFAULT_AGENT, AgentSpec, EnvSpec, PolicySpec, Stream
+from policies.mlp import MLPPolicy
+from tests.rollout.pair import LENGTHS, Pair
 
 B, K, STEPS, DT = 3, 4, 9, 0.1
 PREFIX = (Stream("action_prefix", (K, 1)), Stream("prefix_length", (1,), "int32"))
@@ -110,3 +113,26 @@ def test_on_policy_losses_refuse_what_nobody_sampled() -> None:
 def test_a_policy_without_prefixes_is_refused_before_the_first_action() -> None:
     with pytest.raises(ConfigError, match="takes no action prefix"):
         played(RealTime(2))
+
+
+def test_two_policies_play_the_agents_of_the_same_episodes() -> None:
+    def driver(env: Pair, agent: str) -> Driver:
+        policy = MLPPolicy(agent, env.spec.agents[agent], hidden=(4,))
+        for parameter in policy.network.actor.parameters():
+            parameter.data.fill_(0.01 * len(agent))
+        decide = by_policy(LocalClient(VersionedPolicy(policy)), policy.spec, 0)
+        return Driver(env.spec, env.num_envs, policy.spec, decide, (agent,))
+
+    def run(*agents: str) -> dict[str, Played]:
+        env = Pair(B, autoreset=False)
+        done = play_together(env, [driver(env, agent) for agent in agents], np.arange(B), id="e", mode="evaluation")
+        return dict(zip(agents, done, strict=True))
+
+    forward, backward = run("left", "right"), run("right", "left")
+    for agent, outcome in (("left", Outcome.SUCCESS), ("right", Outcome.TIME_LIMIT)):
+        one = forward[agent]
+        assert one.segment.id == f"e-{agent}" and one.seeds.tolist() == list(range(B))
+        assert one.lengths.tolist() == [LENGTHS[agent] + env % 3 for env in range(B)]
+        assert one.outcomes.tolist() == [outcome] * B
+        assert one.returns.tolist() == backward[agent].returns.tolist() and one.returns.any()
+        np.testing.assert_array_equal(one.segment.actions, backward[agent].segment.actions)

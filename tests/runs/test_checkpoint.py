@@ -17,6 +17,8 @@ from embodied.errors import CorruptFile, MessageError, SpecMismatch, UserError
 from embodied.files import TEMPORARY, sealed
 from embodied.runs.checkpoint import FORMAT, SavedPolicy, _checksum, checkpoints, latest, load, read_policy, save
 from embodied.spec import AgentSpec, PolicySpec, Stream
+from embodied.weights.examine import fingerprints
+from policies.mlp import MLPPolicy
 
 FAULTS = Path(__file__).parents[1] / "faults.py"
 AGENT = AgentSpec((Stream("joint_pos", (7,), unit="rad"), Stream("cube_pos", (3,))), (Stream("joint_delta", (7,)),))
@@ -30,6 +32,17 @@ LEARNER = {"count": 1}
 
 def write(folder: Path, step: int, **more: Any) -> Path:
     return save(folder, step, POLICIES, more.pop("learner", LEARNER), more.pop("state", {"step": step}), **more)
+
+
+def test_bfloat16_and_uint64_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
+    policy, other = (MLPPolicy("half", AGENT, hidden=(4,)) for _ in range(2))
+    for each, value in ((policy, 0.1), (other, 0.0)):
+        each.network.register_buffer("halves", torch.full((5,), value, dtype=torch.bfloat16))
+        each.network.register_buffer("counts", torch.tensor([2**64 - 1 if value else 0], dtype=torch.uint64))
+    spec = policy.spec.to_dict()
+    path = save(tmp_path / "checkpoints", 1, {"half": SavedPolicy(policy.tensors(), spec)}, LEARNER, {"step": 1})
+    other.load(load(path, {"half": spec}).policies["half"].tensors)
+    assert fingerprints(other.tensors()) == fingerprints(policy.tensors())
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

@@ -68,11 +68,10 @@ def test_an_ordinary_large_network_fits() -> None:
     assert header_limit(0) > 150 * 10_000, "as many small tensors"
 
 
-@pytest.mark.parametrize(("kind", "said"), [("BF16", "bfloat16"), ("F8_E4M3", "float8"), ("F8_E5M2", "float8")])
-def test_numbers_that_are_no_float32_are_named(tmp_path: Path, kind: str, said: str) -> None:
-    size = 4 if kind == "BF16" else 2
-    path = file_of(tmp_path / "a", {"w": {"dtype": kind, "shape": [2], "data_offsets": [0, size]}}, bytes(size))
-    assert f"holds {said} numbers, which are not float32" in refusal(path)
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2"])
+def test_numbers_of_8_bits_are_named(tmp_path: Path, kind: str) -> None:
+    path = file_of(tmp_path / "a", {"w": {"dtype": kind, "shape": [2], "data_offsets": [0, 2]}}, bytes(2))
+    assert "holds float8 numbers, which are not float32" in refusal(path)
     assert "convert its tensors to float32" in refusal(path)
 
 

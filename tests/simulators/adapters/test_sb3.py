@@ -16,6 +16,13 @@ from simulators.one_agent import OneAgentEnv
 COUNT = 4
 
 
+def test_environments_of_another_range_have_their_own_seeds():
+    ours = Sb3VecEnv(make_env("reach", 2, num_threads=1, first=5))
+    ours.seed(7)
+    ours.reset()
+    assert [info["episode_seed"] for info in ours.reset_infos] == [7, 8]
+
+
 class Expert:
     """The scripted expert as SB3's evaluation asks a policy."""
 

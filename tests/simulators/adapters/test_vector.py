@@ -30,6 +30,14 @@ def check_same(ours, theirs, path="infos"):
         assert np.asarray(ours).dtype == np.asarray(theirs).dtype, path
 
 
+def test_environments_of_another_range_have_their_own_seeds():
+    ours, shifted = VectorEnv("reach", COUNT, num_threads=1), VectorEnv("reach", COUNT, num_threads=1, first=5)
+    for seed in (7, None):
+        (_, one), (_, other) = ours.reset(seed=seed), shifted.reset(seed=seed)
+        assert one["episode_seed"].tolist() == other["episode_seed"].tolist()
+    ours.env.close(), shifted.env.close()
+
+
 RANDOMISED = {
     "randomise": {"friction": [0.8, 1.2], "mass": [0.8, 1.2], "action_latency": [0, 2], "sensor_noise": 0.01},
     "cameras": ["front"],
