@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.spec import EnvSpec, PolicySpec
 from embodied.weights.manifest import Manifest
-from embodied.wire.probe import Probed
+from embodied.wire.probe import ProbeResult
 
 Mode = Literal["sample", "mean"]
 Version = tuple[int, str]
@@ -95,7 +95,7 @@ class PolicyClient(Protocol):
         """Version served now."""
         ...
 
-    def probe(self, observation: Observation) -> Probed:
+    def probe(self, observation: Observation) -> ProbeResult:
         """Version served, digests of its tensors, and intermediate results for 1 to `PROBE_ROWS` rows.
 
         They are compared with those of another copy of the policy.

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from embodied.client.base import Manifest, Mode, Version, asked_agents
 from embodied.data import ActionChunk, Observation, Rows
 from embodied.spec import EnvSpec, PolicySpec
-from embodied.wire.probe import Probed
+from embodied.wire.probe import ProbeResult
 
 
 class LocalPolicy(Protocol):
@@ -26,7 +26,7 @@ class LocalPolicy(Protocol):
 
     def outcome(self, rows: Rows, outcomes: ArrayLike, versions: ArrayLike | None = None) -> None: ...
 
-    def probe(self, observation: Observation) -> Probed: ...
+    def probe(self, observation: Observation) -> ProbeResult: ...
 
 
 class LocalClient:
@@ -55,7 +55,7 @@ class LocalClient:
     def version(self) -> Version:
         return self._policy.version
 
-    def probe(self, observation: Observation) -> Probed:
+    def probe(self, observation: Observation) -> ProbeResult:
         return self._policy.probe(observation)
 
     def tick(self) -> None:

@@ -21,7 +21,7 @@ from embodied.wire.addresses import is_local
 from embodied.wire.codecs import Arrays, chunk_from_message, observation_to_arrays, rows_to_arrays
 from embodied.wire.endpoint import Requester
 from embodied.wire.message import Message
-from embodied.wire.probe import Probed, probed_from_message
+from embodied.wire.probe import ProbeResult, probe_from_message
 
 Priority = Literal["simulator", "robot", "tool"]
 
@@ -162,11 +162,11 @@ class RemoteClient:
     def version(self) -> Version:
         return _version(self._requester.request("status", policy=self.served_as))
 
-    def probe(self, observation: Observation) -> Probed:
+    def probe(self, observation: Observation) -> ProbeResult:
         """As `PolicyClient.probe`; pictures are sent as they are."""
         arrays = observation_to_arrays(self._needed(observation))
         answer = self._requester.request("probe", policy=self.served_as, arrays=arrays)
-        return probed_from_message(answer.body, answer.arrays)
+        return probe_from_message(answer.body, answer.arrays)
 
     def status(self, follow: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Status of the server: version, sessions, queue, counts, outcomes per version.

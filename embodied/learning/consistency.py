@@ -15,7 +15,7 @@ from embodied.errors import EmbodiedError, RolloutMismatch
 from embodied.learning.losses import approximate_kl, masked_mean
 from embodied.spec import CLIENT_STREAMS, PolicySpec
 from embodied.weights.examine import fingerprints
-from embodied.wire.probe import PROBE_ROWS, Probed
+from embodied.wire.probe import PROBE_ROWS, ProbeResult
 from policies.base import Policy, Probing
 from policies.probing import COMPUTE_DTYPE, NETWORK
 
@@ -115,7 +115,7 @@ def diagnose(policy: Policy, client: PolicyClient, observation: Observation, ver
     """
     mine = fingerprints(policy.tensors())
     found: list[tuple[int, str]] = []
-    probed: Probed | None = None
+    probed: ProbeResult | None = None
     for first in range(0, len(observation.rows), PROBE_ROWS):
         part = observation.take(slice(first, first + PROBE_ROWS))
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from embodied.errors import Busy, EmbodiedError, MessageError, Unauthorized, UserError, nearest
 from embodied.serving.answer import Answer, Caller
 from embodied.serving.batcher import Batcher
-from embodied.serving.faults import Faults
+from embodied.serving.error_log import ErrorLog
 from embodied.serving.meters import Counts
 from embodied.serving.policy_queue import Form, PolicyQueue, unexpected
 from embodied.serving.policy_slot import PolicySlot
@@ -19,7 +19,7 @@ from embodied.wire.credentials import ACT, ADMINISTER, PUSH
 from embodied.wire.message import LIMITS, Buffer, Header, Limits, Message, decode_arrays, decode_header
 
 log = logging.getLogger(__name__)
-faults = Faults(log)
+errors = ErrorLog(log)
 
 _MAX_SESSIONS = 1024
 _SUCCESSOR_S = 0.5  # when clients of a stopping server should retry
@@ -139,7 +139,7 @@ class ServerCore:
         except EmbodiedError as error:
             self._refuse(peer, id, error, queue)
         except Exception as error:
-            faults.say("a message could not be handled", error)
+            errors.record("a message could not be handled", error)
             self._refuse(peer, id, unexpected(error, queue.name if queue else ", ".join(self._queues)), queue)
 
     def tick(self, draining: bool = False) -> list[Reply]:

@@ -10,12 +10,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from embodied.errors import Busy, EmbodiedError, InfrastructureError
-from embodied.serving.faults import Faults
+from embodied.serving.error_log import ErrorLog
 from embodied.serving.versioned_policy import Prepared, VersionedPolicy
 from embodied.weights.manifest import Manifest, Version
 
 log = logging.getLogger(__name__)
-faults = Faults(log)
+errors = ErrorLog(log)
 
 _JOBS = 8
 
@@ -163,20 +163,20 @@ class Loader:
         except EmbodiedError as error:
             log.error("a switch could not be written down: %s", error.line())
         except Exception as error:
-            faults.say("a switch could not be written down", error)
+            errors.record("a switch could not be written down", error)
 
 
 def _answer(job: _Job, result: Version | EmbodiedError) -> None:
     try:
         job.done(result)
     except Exception as error:
-        faults.say("who asked for a version could not be told", error)
+        errors.record("who asked for a version could not be told", error)
 
 
 def _refusal(error: Exception) -> EmbodiedError:
     if isinstance(error, EmbodiedError):
         return error
-    faults.say("a version could not be loaded", error)
+    errors.record("a version could not be loaded", error)
     return InfrastructureError(f"{type(error).__name__}: {error}", "policy server", "see the server's log")
 
 

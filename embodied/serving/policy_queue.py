@@ -20,7 +20,7 @@ from embodied.errors import (
     nearest,
 )
 from embodied.serving.batcher import Batcher, Request
-from embodied.serving.faults import Faults
+from embodied.serving.error_log import ErrorLog
 from embodied.serving.meters import BatchTime, Counts, Latency
 from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.replies import Replies
@@ -37,7 +37,7 @@ from policies.base import Mode
 Form = tuple[Entry, ...]
 
 log = logging.getLogger(__name__)
-faults = Faults(log)
+errors = ErrorLog(log)
 
 _FORMS = 256  # announcements of `act` that passed their checks
 _ACTIVE_S = 0.5  # a simulator that asked this recently is waited for
@@ -212,7 +212,7 @@ class PolicyQueue:
         try:
             self.slot.tick()
         except Exception as error:
-            faults.say(f"the weights of policy {self.name} could not be switched", error)
+            errors.record(f"the weights of policy {self.name} could not be switched", error)
         if policy.manifest is not before:
             self.counts.switches += 1
 
@@ -271,7 +271,7 @@ class PolicyQueue:
             elif isinstance(error, EmbodiedError):
                 self.refuse(batch[0].peer, batch[0].id, error)
             else:
-                faults.say(f"policy {self.name} failed", error)
+                errors.record(f"policy {self.name} failed", error)
                 self.refuse(batch[0].peer, batch[0].id, unexpected(error, self.name))
             return
         finally:

@@ -7,14 +7,14 @@ from typing import Any
 from embodied.data import Observation
 from embodied.errors import Busy, EmbodiedError, InfrastructureError
 from embodied.serving.answer import Answer
-from embodied.serving.faults import Faults
+from embodied.serving.error_log import ErrorLog
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire.codecs import observation_from_arrays
 from embodied.wire.message import Message
-from embodied.wire.probe import probed_to_message
+from embodied.wire.probe import probe_to_message
 
 log = logging.getLogger(__name__)
-faults = Faults(log)
+errors = ErrorLog(log)
 
 
 class Prober:
@@ -50,11 +50,11 @@ class Prober:
             return
         (seen, answer), self._waiting = self._waiting, None
         try:
-            answer("probe", *probed_to_message(self._policy.probed(seen)))
+            answer("probe", *probe_to_message(self._policy.probed(seen)))
         except EmbodiedError as error:
             answer.refuse(error)
         except Exception as error:
-            faults.say(f"policy {self._policy.spec.name} could not be probed", error)
+            errors.record(f"policy {self._policy.spec.name} could not be probed", error)
             what = f"{type(error).__name__}: {error}"
             answer.refuse(
                 InfrastructureError(what, f"probe of policy {self._policy.spec.name}", "see the server's log")

@@ -13,7 +13,7 @@ from embodied.errors import DataError, MessageError, SpecMismatch, UserError, We
 from embodied.spec import PolicySpec, difference
 from embodied.weights.examine import dtype_name, fingerprints
 from embodied.weights.manifest import Manifest, Verified, Version
-from embodied.wire.probe import PROBE_ROWS, Probed
+from embodied.wire.probe import PROBE_ROWS, ProbeResult
 from policies.base import Checking, Mode, Policy, Probing
 
 _MODES = ("sample", "mean")
@@ -204,13 +204,13 @@ class VersionedPolicy:
             raise UserError(f"a probe of {count} rows", f"policy {self.spec.name}", f"send 1 to {PROBE_ROWS}")
         self.check(observation, observation.rows.noise_keys(0), "mean")
 
-    def probed(self, observation: Observation) -> Probed:
+    def probed(self, observation: Observation) -> ProbeResult:
         """Version served, digests of its tensors, and intermediate results for rows that passed `check_probe`."""
         policy, (number, digest) = self._policy, self.version
         steps = policy.probe(observation) if isinstance(policy, Probing) else {}
-        return Probed(number, digest, fingerprints(policy.tensors()), steps)
+        return ProbeResult(number, digest, fingerprints(policy.tensors()), steps)
 
-    def probe(self, observation: Observation) -> Probed:
+    def probe(self, observation: Observation) -> ProbeResult:
         """Check, then `probed`."""
         self.check_probe(observation)
         return self.probed(observation)

@@ -66,7 +66,7 @@ class Loop:
         self.trainer = Trainer(
             parts.trained, attempt, watch, origins, settings.rollout.max_lag, lag, budget, self._explain
         )
-        self.publisher = Publisher(parts.registry, parts.client, spec, attempt, parts.patience, watch)
+        self.publisher = Publisher(parts.registry, parts.client, spec, attempt, parts.hold_wait, watch)
         self.keeper = Keeper(EpisodeAssembler(env.spec, attempt), parts.store, attempt, watch)
         self.whole_episodes = WholeEpisodes(env.spec, attempt, parts.reward.score)
         decide = by_policy(parts.client, spec, settings.seed)

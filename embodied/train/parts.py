@@ -19,7 +19,7 @@ from embodied.rollout.env import Env
 from embodied.runs.parts import make_client, make_env, make_policy
 from embodied.runs.settings import Settings
 from embodied.spec import PolicySpec
-from embodied.train.publisher import Patience
+from embodied.train.publisher import HoldWait
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer
 from policies.base import Policy
@@ -39,7 +39,7 @@ class Parts:
         reward: Scores segments.
         registry, store, metrics: Versions, episodes and metrics on disk.
         watch: Times the parts of a step.
-        patience: Bounds of a wait for a hold to end.
+        hold_wait: Bounds of a wait for a hold to end.
     """
 
     settings: Settings
@@ -57,7 +57,7 @@ class Parts:
     store: EpisodeStore
     metrics: MetricsWriter
     watch: Stopwatch
-    patience: Patience
+    hold_wait: HoldWait
 
     @property
     def trained(self) -> Learner | EpisodeLearner:
@@ -105,10 +105,10 @@ def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progres
     episodes = folder / "episodes"
     recover(episodes)
     store = EpisodeStore(episodes, settings.episodes.keep, int(settings.episodes.quota_gb * 1e9), attempt=attempt)
-    patience = Patience(f"run={folder}", math.inf if settings.debug else settings.runtime.hold_s, progress.say)
+    hold_wait = HoldWait(f"run={folder}", math.inf if settings.debug else settings.runtime.hold_s, progress.say)
     return Parts(
         settings, folder, attempt, progress, env, policy, policy.spec, client, learner, cloner, reward, registry, store,
-        MetricsWriter(folder), Stopwatch(), patience,
+        MetricsWriter(folder), Stopwatch(), hold_wait,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ class RestoreAsked(WeightsHeld):
 
 
 @dataclass
-class Patience:
+class HoldWait:
     """Bounds and words of a wait for a hold to end.
 
     Attributes:
@@ -74,7 +74,7 @@ class Publisher(Stage):
         client: Of the policy server.
         spec: The policy's.
         attempt: Start of the run.
-        patience: Bounds of the wait.
+        hold_wait: Bounds of the wait.
         watch: Gets the seconds of `weights`.
         clock: Seconds, for the duration of a publication.
         policy: As of `Trainer`.
@@ -90,14 +90,14 @@ class Publisher(Stage):
         client: PolicyClient,
         spec: PolicySpec,
         attempt: int = 0,
-        patience: Patience | None = None,
+        hold_wait: HoldWait | None = None,
         watch: Stopwatch | None = None,
         clock: Callable[[], float] = time.perf_counter,
         policy: str = "",
     ) -> None:
         self.name, self._trainer = address(PUBLISHER, policy), address(TRAINER, policy)
         self._registry, self._client, self._spec, self._clock = registry, client, spec, clock
-        self._patience, self._watch = patience or Patience(), watch or Stopwatch()
+        self._hold_wait, self._watch = hold_wait or HoldWait(), watch or Stopwatch()
         self.inbox, self.outbox = Inbox(), Outbox(self.name, attempt)
         self.number, self.waited_s = 0, 0.0
         self._parent = ""
@@ -110,7 +110,7 @@ class Publisher(Stage):
         Raises:
             RestoreAsked: A rollback holds publication, and the run is to go back to a checkpoint.
             WeightsRefused: The receiver found them partial, stale or unfit, and keeps the version it has.
-            InfrastructureError: The hold outlasted the patience, or the server cannot be reached.
+            InfrastructureError: The hold outlasted its limit, or the server cannot be reached.
         """
         if self._pending is None:
             if self.outbox.room < 4 or (message := self.inbox.take()) is None:
@@ -144,7 +144,7 @@ class Publisher(Stage):
             paired = {version.number: old for version, old in before.items() if old < step and old in steps}
             self._registry.pair(name, {**paired, self.number: step})
         except CorruptFile as error:
-            self._patience.say(f"versions are not paired with checkpoints: {error.line()}")
+            self._hold_wait.say(f"versions are not paired with checkpoints: {error.line()}")
 
     def _begin(self, update: Update, now: float) -> _Pending:
         if update.parent is not None and (kept := self._unchanged(update)) is not None:
@@ -221,7 +221,7 @@ class Publisher(Stage):
         except WeightsHeld:
             return  # what it rolled back to itself stays
         except DataError as error:
-            self._patience.say(f"version {before.label} stays served: {error.line()}")
+            self._hold_wait.say(f"version {before.label} stays served: {error.line()}")
             return
         if isinstance(self._client, LocalClient):  # a server writes its own line
             self._registry.record("switch", name, now, **{"from": before.label, "why": "rollback", "server": "inline"})
@@ -235,7 +235,7 @@ class Publisher(Stage):
             if self._registry.held(name) is None:
                 self._registry.rollback(name, older[-1].label, by=BY_SERVER, note=error.where)
         except UserError as refusal:
-            self._patience.say(f"the run's registry is not held, though its server is: {refusal.line()}")
+            self._hold_wait.say(f"the run's registry is not held, though its server is: {refusal.line()}")
 
     def _wait(self, pending: _Pending, error: WeightsHeld, now: float) -> None:
         """Say that publication is held, and put the next attempt off.
@@ -243,17 +243,17 @@ class Publisher(Stage):
         Raises:
             RestoreAsked, InfrastructureError: As `tick`.
         """
-        patience = self._patience
+        hold_wait = self._hold_wait
         if not pending.said:
             pending.said = True
             self._say(error)
         self._check_restore()
-        run = patience.run.partition("=")[2]
-        if now - pending.since >= patience.limit_s:
+        run = hold_wait.run.partition("=")[2]
+        if now - pending.since >= hold_wait.limit_s:
             raise InfrastructureError(
-                f"a rollback held publication for {patience.limit_s:g} s, and no operator ended the hold",
+                f"a rollback held publication for {hold_wait.limit_s:g} s, and no operator ended the hold",
                 run,
-                f"`embodied weights resume {patience.run}`, then `embodied train resume={run}`",
+                f"`embodied weights resume {hold_wait.run}`, then `embodied train resume={run}`",
             )
         self._client.tick()
         pending.retry = now + RETRY_S
@@ -265,7 +265,7 @@ class Publisher(Stage):
         pending.since, pending.said = now, False
 
     def _say(self, error: WeightsHeld) -> None:
-        name, run = self._spec.name, self._patience.run
+        name, run = self._spec.name, self._hold_wait.run
         number, digest = self._client.version()
         held = self._registry.held(name)
         restorable = self._registry.restorable(name)
@@ -273,12 +273,12 @@ class Publisher(Stage):
         line += f"`embodied weights resume {run}` goes on with what was learned since"
         if restorable:
             line += f", `embodied weights resume {run} restore=true` from the checkpoint of step {restorable[0][1]}"
-        self._patience.say(line)
+        self._hold_wait.say(line)
 
     def _check_restore(self) -> None:
         held = self._registry.held(self._spec.name)
         if held is not None and held.restore:
-            run = self._patience.run.partition("=")[2]
+            run = self._hold_wait.run.partition("=")[2]
             what = "the run is to go back to the checkpoint of the version rolled back to"
             raise RestoreAsked(what, run, f"`embodied train resume={run}` does so")
 

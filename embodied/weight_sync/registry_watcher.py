@@ -11,10 +11,10 @@ from embodied.serving.answer import Answer
 from embodied.serving.background import Background
 from embodied.serving.loader import Loader, Switched
 from embodied.serving.versioned_policy import VersionedPolicy
-from embodied.weights.control import Revision
 from embodied.weights.manifest import MAX_NUMBER, Version
 from embodied.weights.pointers import Pointers, Stamp
 from embodied.weights.registry import Registry
+from embodied.weights.version_pointers import Revision
 from embodied.weights.versions import State
 from embodied.wire.message import Message
 

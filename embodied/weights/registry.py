@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
 from embodied.files import atomic_dir, remove, sealed, temporary_name, write_new
 from embodied.weights.audit import stored
-from embodied.weights.control import Control
 from embodied.weights.manifest import Manifest, Version, check_policy_name
 from embodied.weights.numbers import Numbers
 from embodied.weights.pointers import Hold
 from embodied.weights.tensors import write_tensors
+from embodied.weights.version_pointers import VersionPointers
 from embodied.weights.versions import MANIFEST, SIGNATURE, TENSORS, Trusted
 
 
@@ -59,7 +59,7 @@ class Entry:
     damage: str = ""
 
 
-class Registry(Control):
+class Registry(VersionPointers):
     """Weights under one folder. Opening and reading change nothing on disk.
 
     Args:

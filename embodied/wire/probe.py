@@ -18,7 +18,7 @@ _STEP = "step/"
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """Result of a probe.
 
     Attributes:
@@ -34,7 +34,7 @@ class Probed:
     steps: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def probed_to_message(probed: Probed) -> tuple[dict[str, Any], Arrays]:
+def probe_to_message(probed: ProbeResult) -> tuple[dict[str, Any], Arrays]:
     """Body and arrays of a probe; the list of tensors is an array, since it may be longer than a header."""
     listed = json.dumps({name: list(found) for name, found in probed.tensors.items()}).encode()
     body = {"number": probed.number, "hash": probed.hash, "steps": list(probed.steps)}
@@ -42,8 +42,8 @@ def probed_to_message(probed: Probed) -> tuple[dict[str, Any], Arrays]:
     return body, {"tensors": np.frombuffer(listed, np.uint8), **steps}
 
 
-def probed_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Probed:
-    """Probe of a message of `probed_to_message`, checked.
+def probe_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ProbeResult:
+    """Probe of a message of `probe_to_message`, checked.
 
     Raises:
         MessageError: A field is missing or of another type.
@@ -64,4 +64,4 @@ def probed_from_message(body: Mapping[str, Any], arrays: Mapping[str, NDArray[An
     ):
         raise MessageError("an answer without a probe of a policy", "probe", "run the same version on both sides")
     found = {name: (dtype, hash) for name, (dtype, hash) in tensors.items()}
-    return Probed(number, digest, found, {name: arrays[f"{_STEP}{name}"] for name in names})
+    return ProbeResult(number, digest, found, {name: arrays[f"{_STEP}{name}"] for name in names})

@@ -89,7 +89,7 @@ def test_roles_are_changed_and_clients_admitted_by_key(folder: Path, capsys: pyt
     assert [client.name for client in list_clients(folder)] == ["friend", "robot"]
 
 
-def test_keys_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_credentials_are_shown_as_they_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = [zmq.curve_keypair()[0].decode() for _ in range(40)]
     for count, key in enumerate(keys):
         add_client(folder, f"c{count}", ["act"], key)

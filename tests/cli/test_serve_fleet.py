@@ -164,7 +164,7 @@ def test_any_policy_and_any_server_are_measured_without_a_run(
     assert "versions 3" in capsys.readouterr().out
 
 
-def test_keys_roles_and_several_policies(root: Path) -> None:
+def test_credentials_permissions_and_several_policies(root: Path) -> None:
     shutil.copytree(root / "runs" / "a", root / "runs" / "b")
     for words in (
         ["create", "keys"],

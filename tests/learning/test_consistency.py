@@ -18,7 +18,7 @@ from embodied.learning.consistency import ROWS, check_drift, decided, diagnose, 
 from embodied.learning.ppo import PPO, PPOConfig
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weights.manifest import Manifest, Version
-from embodied.wire.probe import PROBE_ROWS, Probed
+from embodied.wire.probe import PROBE_ROWS, ProbeResult
 from policies.base import Policy
 from policies.film import FiLMPolicy
 from policies.mlp import MLPPolicy
@@ -237,10 +237,10 @@ def test_a_difference_in_a_later_row_is_found() -> None:
 class Shown:
     """A client that shows what it is told to."""
 
-    def __init__(self, probed: Probed | Exception) -> None:
+    def __init__(self, probed: ProbeResult | Exception) -> None:
         self.probed = probed
 
-    def probe(self, observation: object) -> Probed:
+    def probe(self, observation: object) -> ProbeResult:
         if isinstance(self.probed, Exception):
             raise self.probed
         return self.probed
@@ -253,7 +253,7 @@ def test_what_a_server_may_show_otherwise() -> None:
     fewer = {name: found for name, found in own.tensors.items() if name != first}
     half, more = {**own.tensors, first: ("float16", "")}, {**own.tensors, "more": ("float32", "")}
     words, state = own.steps["words"], own.steps["state"]
-    cases: list[tuple[Probed | Exception, str]] = [
+    cases: list[tuple[ProbeResult | Exception, str]] = [
         (replace(own, tensors=half), f"the dtype of parameter {first} is float16 on the server, float32 in the"),
         (replace(own, tensors=more), "parameter more is missing in the learner"),
         (replace(own, tensors=fewer), f"{first} is missing on the server"),

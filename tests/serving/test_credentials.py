@@ -126,7 +126,7 @@ def test_changed_roles_count_while_it_is_connected(served: tuple[str, Path, Path
     assert _until(lambda: ask(riser, "offer"), "unauthorized")
 
 
-def test_strangers_get_no_answer_and_are_told_of_keys(served: tuple[str, Path, Path], tmp_path: Path) -> None:
+def test_clients_without_credentials_get_no_answer_and_one_hint(served: tuple[str, Path, Path], tmp_path: Path) -> None:
     address, folder, log = served
     friend = client(folder, "friend", "act")
     create_server(tmp_path / "other")

@@ -17,14 +17,14 @@ from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.weights.manifest import Manifest
 from embodied.wire.codecs import observation_to_arrays
 from embodied.wire.message import SMALL, Message, decode, encode
-from embodied.wire.probe import PROBE_ROWS, Probed, probed_from_message, probed_to_message
+from embodied.wire.probe import PROBE_ROWS, ProbeResult, probe_from_message, probe_to_message
 from tests.learning.planted import film, seen
 from tests.serving.shown import ShownPolicy, serve_shown
 from tests.serving.tiny import kill, manifest, observation, start_server, tensors
 from tests.serving.world import World, codes
 
 
-def same(one: Probed, two: Probed) -> None:
+def same(one: ProbeResult, two: ProbeResult) -> None:
     assert (one.number, one.hash, one.tensors, list(one.steps)) == (two.number, two.hash, two.tensors, list(two.steps))
     for name, array in one.steps.items():
         np.testing.assert_array_equal(array, two.steps[name], err_msg=name)
@@ -77,7 +77,7 @@ def test_a_station_answers_one_probe_between_two_batches() -> None:
     ask(world, 3)
     (_, answer), *rest = world.hear()
     assert not rest and (answer.kind, answer.id) == ("probe", 3)
-    assert probed_from_message(answer.body, answer.arrays).number == 0
+    assert probe_from_message(answer.body, answer.arrays).number == 0
 
 
 def test_what_is_no_probe_is_refused() -> None:
@@ -107,9 +107,9 @@ def test_a_policy_that_cannot_be_looked_into_fails_its_probe_alone(caplog: pytes
 
 def test_over_the_wire_and_back() -> None:
     shown = VersionedPolicy(film()).probe(seen(3))
-    body, arrays = probed_to_message(shown)
+    body, arrays = probe_to_message(shown)
     message = decode([bytes(frame) for frame in encode(Message("probe", 1, "s", "film", 0, body, arrays))])
-    same(probed_from_message(message.body, message.arrays), shown)
+    same(probe_from_message(message.body, message.arrays), shown)
 
 
 PLAIN = st.recursive(
@@ -121,12 +121,12 @@ PLAIN = st.recursive(
 
 @given(st.sampled_from(["number", "hash", "steps"]), PLAIN, st.binary(max_size=40), st.booleans())
 def test_malformed_answers_are_told(field: str, value: Any, listed: bytes, replaced: bool) -> None:
-    body, arrays = probed_to_message(Probed(3, "ab", {"w": ("float32", "00")}, {"state": np.zeros(2, np.float32)}))
+    body, arrays = probe_to_message(ProbeResult(3, "ab", {"w": ("float32", "00")}, {"state": np.zeros(2, np.float32)}))
     body[field] = value
     if replaced:
         arrays["tensors"] = np.frombuffer(listed, np.uint8)
     try:
-        found = probed_from_message(body, arrays)
+        found = probe_from_message(body, arrays)
     except MessageError:
         return
     assert type(found.number) is int and type(found.hash) is str and set(found.steps) <= {"state"}

@@ -132,7 +132,7 @@ def test_another_thread_sees_a_hang(tmp_path: Path) -> None:
     peer.close()
 
 
-def test_keys_say_what_a_client_may_and_a_removed_one_may_nothing(tmp_path: Path) -> None:
+def test_permissions_follow_the_credentials_and_end_with_their_removal(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     create_server(folder)
     robot, learner = add_client(folder, "robot", {"act"}), add_client(folder, "learner", {"act", "push"})
@@ -172,7 +172,7 @@ def _serve_with_keys(address: str, keys: str, pipe) -> None:  # type: ignore[no-
     )
 
 
-def test_keys_let_known_clients_in_and_others_not(tmp_path: Path) -> None:
+def test_credentials_admit_known_clients_alone(tmp_path: Path) -> None:
     create_credentials(tmp_path / "keys")
     create_credentials(tmp_path / "strangers")
     ours, theirs = SPAWN.Pipe()

@@ -14,7 +14,7 @@ from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, PolicySpec, Stream
 from embodied.train.mailbox import Outbox
 from embodied.train.messages import KEEPER, PUBLISHER, TRAINER, Published, Update
-from embodied.train.publisher import RETRY_S, Patience, Publisher, RestoreAsked
+from embodied.train.publisher import RETRY_S, HoldWait, Publisher, RestoreAsked
 from embodied.weights.manifest import Version
 from embodied.weights.pointers import Hold
 from embodied.weights.registry import Registry
@@ -56,7 +56,7 @@ class Sim:
         self.script: list[Callable[[], object]] = []
         self.updates = Outbox(TRAINER)
         self.publisher = Publisher(
-            self.registry, self.client, SPEC, patience=Patience("run=runs/a", limit_s, self.said.append)
+            self.registry, self.client, SPEC, hold_wait=HoldWait("run=runs/a", limit_s, self.said.append)
         )
 
     def publish(self, value: float, restored: Hold | None = None, parent: int | None = None) -> int:

@@ -31,13 +31,13 @@ def test_malformed_addresses(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["tcp://0.0.0.0:0", "tcp://*:5000", "tcp://192.0.2.1:5000", "tcp://[::]:5000", "tcp://eth0:1"]
 )
-def test_listening_to_others_needs_keys(router: zmq.Socket[bytes], address: str) -> None:
+def test_listening_beyond_loopback_needs_credentials(router: zmq.Socket[bytes], address: str) -> None:
     with pytest.raises(UserError, match="no credentials are given"):
         addresses.bind(router, address)
 
 
 @pytest.mark.parametrize("address", ["tcp://10.0.0.1:5555", "tcp://[::ffff:10.0.0.1]:1", "tcp://trainer.lan:5000"])
-def test_calling_others_needs_keys(router: zmq.Socket[bytes], address: str, tmp_path: Path) -> None:
+def test_calling_beyond_loopback_needs_credentials(router: zmq.Socket[bytes], address: str, tmp_path: Path) -> None:
     for call in (lambda: addresses.connect(router, address), lambda: Requester(address)):
         with pytest.raises(UserError, match="no credentials are given") as caught:
             call()
@@ -88,7 +88,7 @@ def test_socket_paths(router: zmq.Socket[bytes], tmp_path: Path) -> None:
         addresses.bind(second, f"ipc://{tmp_path}/socket")
 
 
-def test_keys(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+def test_credentials(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="embodied credentials create"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
     addresses.create_credentials(tmp_path)

@@ -133,7 +133,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
             assert ask(dealer, router, allowed) == ("friend", frozenset({"act"}))
 
 
-def test_without_a_doorman_nobody_is_let_in(folder: Path) -> None:
+def test_without_an_authenticator_every_client_is_refused(folder: Path) -> None:
     robot = add_client(folder, "robot", ["act"])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -144,7 +144,7 @@ def test_without_a_doorman_nobody_is_let_in(folder: Path) -> None:
         context.destroy(linger=0)
 
 
-def test_a_doorman_ends_once_and_whatever_happened_to_its_thread(folder: Path) -> None:
+def test_an_authenticator_closes_once_even_after_its_thread_failed(folder: Path) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     one = authenticator(context, AllowList(folder))
     one.stop()
@@ -158,7 +158,7 @@ def test_a_doorman_ends_once_and_whatever_happened_to_its_thread(folder: Path) -
     context.destroy(linger=0)
 
 
-def test_keys_over_ipc(folder: Path, tmp_path: Path) -> None:
+def test_credentials_over_ipc(folder: Path, tmp_path: Path) -> None:
     robot = add_client(folder, "robot", ["act"])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     allowed = AllowList(folder)
@@ -225,7 +225,7 @@ def test_a_change_in_place_without_a_new_time_stamp_is_seen(folder: Path) -> Non
     assert allowed.caller(robot.key) == ("robot", frozenset({"push"}))
 
 
-def test_many_refused_keys_fill_neither_memory_nor_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_refused_credentials_fill_neither_memory_nor_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     allowed = AllowList(folder, clock=lambda: now[0])
     keys = [zmq.curve_keypair()[0] for _ in range(100)]
@@ -257,7 +257,7 @@ def test_a_list_that_is_read_while_it_is_written_always_knows_who_stays(folder: 
     writer.join()
 
 
-def test_roles_change_and_keys_stay(folder: Path) -> None:
+def test_permissions_change_and_credentials_stay(folder: Path) -> None:
     for name in ("signing.key", "signing.key_secret"):
         (folder / name).write_text(name)
         (folder / name).chmod(0o600)
@@ -330,6 +330,6 @@ def test_folders_that_are_no_servers(folder: Path, tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=50))
-def test_no_text_breaks_the_check_of_keys(text: str) -> None:
+def test_no_text_breaks_the_check_of_credentials(text: str) -> None:
     assert is_key(text) in (True, False)
     assert is_key(zmq.curve_keypair()[0].decode())

@@ -201,7 +201,7 @@ def test_a_worker_ends_without_a_pool(tmp_path: Path) -> None:
     assert process.wait(60) == 0
 
 
-def test_keys_let_known_workers_in(tmp_path: Path) -> None:
+def test_credentials_admit_known_workers(tmp_path: Path) -> None:
     create_credentials(tmp_path / "keys")
     there = "tcp://127.0.0.1:47632"
     with (

@@ -9,7 +9,7 @@ _EVERY_S = 60.0
 _TRACEBACKS = 8  # of distinct errors per minute: a client may vary the text
 
 
-class Faults:
+class ErrorLog:
     """Logs each distinct error's traceback once a minute, then one line when its count reaches 10, 100, 1000, ...
 
     Two errors are the same if the failed action, their type and the last line of their text are. Beyond eight distinct
@@ -26,7 +26,7 @@ class Faults:
         self._until = -float("inf")
         self._lock = threading.Lock()
 
-    def say(self, what: str, error: BaseException) -> None:
+    def record(self, what: str, error: BaseException) -> None:
         """Log a caught error; `what` names the failed action."""
         last = (str(error).splitlines() or [""])[-1][:200]
         text = f"{what}: {type(error).__name__}: {last}"

@@ -24,7 +24,7 @@ Revision = tuple[int, ...]
 _MOST_PENDING = 256
 
 
-class Control(Versions):
+class VersionPointers(Versions):
     """Versions and the pointers to those that matter.
 
     Args:

@@ -25,7 +25,7 @@ def test_processes_that_race_leave_whole_pointers_and_a_line_for_every_move(tmp_
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from embodied.errors import UserError, WeightsHeld, WeightsRefused
         from embodied.weights.registry import Registry
-        from tests.weights.test_control_faults import publish
+        from tests.weights.test_pointer_faults import publish
         registry, draw = Registry(sys.argv[1], keep=50), random.Random(int(sys.argv[2]))
         for _ in range(60):
             act = draw.choice(["pin", "unpin", "rollback", "resume", "publish"])
