@@ -180,6 +180,10 @@ class RemoteClient:
     def tick(self) -> None:
         self._requester.tick()
 
+    def fileno(self) -> int:
+        """See `Requester.fileno`."""
+        return self._requester.fileno()
+
     def close(self) -> None:
         self._requester.close()
         if self._block is not None:

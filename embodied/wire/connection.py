@@ -85,6 +85,10 @@ class Connection:
         except zmq.Again:
             return None
 
+    def fileno(self) -> int:
+        """Descriptor that becomes readable, once, when the socket's state has changed: see ZMQ_FD."""
+        return int(self._socket.getsockopt(zmq.FD))
+
     def lost(self) -> bool:
         """Whether the connection broke since the last call; it may be open again."""
         self._check_process()

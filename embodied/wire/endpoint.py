@@ -201,6 +201,10 @@ class Requester:
         if now - self._said >= self.heartbeat_s:
             self._send(encode(Message("heartbeat", session=self.session), self._limits), now)
 
+    def fileno(self) -> int:
+        """Descriptor of the present connection, -1 for none. `tick` must follow each of its signals, and each send."""
+        return -1 if self._connection is None else self._connection.fileno()
+
     def reconnect(self) -> None:
         """Give up a connection that may be half-open: what is in flight is sent again over a new one."""
         self._hang_up()

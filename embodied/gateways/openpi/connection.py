@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from embodied.client import RemoteClient, Version, version_label
+from embodied.client import Version, version_label
 from embodied.data import Observation, Rows
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
+from embodied.gateways.shared_client import SharedClient
 
 _NUMBERS = 1 << 31
 
@@ -19,24 +20,24 @@ class OpenpiConnection:
     """Session of one openpi client at the policy server.
 
     Args:
-        client: Client of the policy server, for this connection only.
+        client: Client of the policy server, shared by all connections.
         settings: Settings of the gateway.
         heartbeat: Cache of the hashes of versions.
         number: Number of the connection: its environment in rows and noise keys.
     """
 
-    def __init__(self, client: RemoteClient, settings: OpenpiSettings, heartbeat: Heartbeat, number: int) -> None:
+    def __init__(self, client: SharedClient, settings: OpenpiSettings, heartbeat: Heartbeat, number: int) -> None:
         self._client, self._settings, self._heartbeat, self._number = client, settings, heartbeat, number % _NUMBERS
         self._requests = 0
         self._began = self._start = time.monotonic()
         self._total_ms: float | None = None
 
-    def greet(self) -> dict[str, Any]:
+    async def greet(self) -> dict[str, Any]:
         """Metadata as plain values: the policy, the request that it expects, and its answer."""
-        spec = self._client.hello()
+        await self._heartbeat.refresh()
+        spec = self._heartbeat.spec
         self._embodiment = Embodiment.from_config(self._settings.embodiment, spec)
-        number, digest = version = self._client.version()
-        self._heartbeat.note(number, digest)
+        number, digest = version = self._heartbeat.version
         return {
             "policy": spec.name,
             "policy_version": number,
@@ -50,7 +51,7 @@ class OpenpiConnection:
             "action": {key: [spec.chunk, len(columns)] for key, columns in self._embodiment.outputs.items()},
         }
 
-    def infer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def infer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer to one request. All values but actions are plain, since clients slice every array.
 
         Raises:
@@ -64,8 +65,8 @@ class OpenpiConnection:
         self._requests += 1
         streams = {name: value[None] for name, value in self._embodiment.observe(request).items()}
         observation = Observation(rows, streams, np.array([self._start - self._began]))
-        chunk = self._client.act(observation, rows.noise_keys(self._settings.seed), self._settings.mode)
-        number, digest = version = self._version(int(chunk.versions[0]))
+        chunk = await self._client.act(observation, rows.noise_keys(self._settings.seed), self._settings.mode)
+        number, digest = version = await self._version(int(chunk.versions[0]))
         infer_ms = (time.monotonic() - self._start) * 1000
         server_timing = {"infer_ms": infer_ms}
         if self._total_ms is not None:
@@ -83,10 +84,10 @@ class OpenpiConnection:
         """Note that an answer was sent; its total time is part of the next answer."""
         self._total_ms = (time.monotonic() - self._start) * 1000
 
-    def _version(self, number: int) -> Version:
+    async def _version(self, number: int) -> Version:
         """Number and hash of a version; the hash is empty if it is unknown and another version is served."""
         digest = self._heartbeat.digest(number)
         if digest is None:
-            self._heartbeat.note(*self._client.version())
+            await self._heartbeat.refresh()
             digest = self._heartbeat.digest(number)
         return number, digest or ""

@@ -1,18 +1,19 @@
 """Gateway for openpi's clients: a WebSocket server that answers with the policy server's action chunks.
 
-It is a process of its own, without torch. Each connection has a thread and a session of the policy server, so that the
-server batches and versions, and a slow, silent or hostile client delays only itself.
+It is a process of its own, without torch. One event loop serves all connections, and they share a few sessions of the
+policy server, so that a slow, silent or hostile client delays only itself and costs one descriptor.
 """
 
+import asyncio
 import http
 import logging
-import socket
 import threading
-import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from embodied.errors import EmbodiedError, UserError
+from embodied.errors import DeadlineExceeded, EmbodiedError, UserError
 from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.gateway import Gateway, failure_line, gateway_of, line_of, serve
 from embodied.gateways.listener import is_key, listen
@@ -20,12 +21,12 @@ from embodied.gateways.openpi import messages as openpi
 from embodied.gateways.openpi.connection import OpenpiConnection
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
-from embodied.gateways.send_watchdog import SendWatchdog, cut_off
+from embodied.gateways.shared_client import SharedClient
 from embodied.spec import PolicySpec
 
 if TYPE_CHECKING:
+    from websockets.asyncio.server import ServerConnection
     from websockets.http11 import Request, Response
-    from websockets.sync.server import Server, ServerConnection
 
 log = logging.getLogger(__name__)
 _HANDSHAKES = logging.getLogger(f"{__name__}.handshakes")
@@ -39,6 +40,7 @@ _SHAKE_S = 5.0
 _PING_S, _PONG_S = 20.0, 60.0
 _CLOSE_S = 2.0
 _DRAIN_S = 2.0
+_LOOK_S = 0.1  # interval at which `stop` is checked
 _REASON_BYTES = 120  # a close frame holds 125
 
 
@@ -49,11 +51,11 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
 
     def __init__(self, settings: OpenpiSettings) -> None:
         super().__init__(settings)
-        self._lock = threading.Lock()
-        self._open = self._raw = self._seen = 0
-        self._handshaking: dict[int, socket.socket] = {}
-        self._stopping = threading.Event()
-        self._watch = SendWatchdog()
+        self._seen = 0
+        self._handshaking: OrderedDict[Any, asyncio.BaseTransport] = OrderedDict()
+        self._open: set[ServerConnection] = set()
+        self._busy: set[ServerConnection] = set()
+        self._stopping = False
 
     def mapping(self, spec: PolicySpec) -> Embodiment:
         return Embodiment.from_config(self._settings.embodiment, spec)
@@ -64,14 +66,26 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
 
     def open(self) -> str:
         settings = self._settings
-        start = _websockets()
+        _websockets()
         self.spec = self._ask_spec()
+        self._limits = openpi.Limits(total=self.mapping(self.spec).message_bytes)
+        self._listener = listen(self._host, self._port, settings.address)
         self._heartbeat = Heartbeat(self.connect(priority="tool"), settings.server, settings.timeout_s)
         self._heartbeat.start()
-        self._limits = openpi.Limits(total=self.mapping(self.spec).message_bytes)
-        self._server: Server = start(
+        host, port = self._listener.getsockname()[:2]
+        return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+    def run(self, stop: threading.Event) -> int:
+        asyncio.run(self._run(stop))
+        self._heartbeat.close()
+        return 0
+
+    async def _run(self, stop: threading.Event) -> None:
+        asyncio.get_running_loop().set_exception_handler(_Troubles())
+        self._client = SharedClient(self.connect)
+        server = await _websockets()(
             self._serve_client,
-            sock=listen(self._host, self._port, settings.address),
+            sock=self._listener,
             compression=None,
             origins=[None],  # no browser page of another site
             process_request=self._authorize,
@@ -82,44 +96,23 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
             max_size=self._limits.total,
             max_queue=1,  # each may be as long as a message
             logger=_HANDSHAKES,
+            create_connection=_bounded(self._handshaking),
         )
-        shake = self._server.handler
-        self._server.handler = lambda sock, peer: self._accept(shake, sock, peer)
-        host, port = self._server.socket.getsockname()[:2]
-        return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
-
-    def run(self, stop: threading.Event) -> int:
-        threading.Thread(target=self._server.serve_forever, name="accept", daemon=True).start()
-        self._watch.start()
-        stop.wait()
-        self._stopping.set()
-        threading.Thread(target=self._server.shutdown, args=(False,), daemon=True).start()
-        limit = time.monotonic() + min(self._settings.timeout_s, _DRAIN_S) + _CLOSE_S
-        while self._raw and time.monotonic() < limit:
-            time.sleep(0.02)
-        self._heartbeat.close()
-        self._watch.close()
-        return 0
-
-    def _accept(self, shake: Callable[[socket.socket, Any], None], sock: socket.socket, peer: Any) -> None:
-        """Handle one TCP connection, in its own thread."""
-        with self._lock:
-            self._raw += 1
-            self._handshaking[id(sock)] = sock
-            oldest = next(iter(self._handshaking.values())) if len(self._handshaking) > _HANDSHAKES_AT_ONCE else None
-        if oldest is not None:
-            cut_off(oldest)
-        try:
-            shake(sock, peer)
-        finally:
-            with self._lock:
-                self._raw -= 1
-                self._handshaking.pop(id(sock), None)
+        while not stop.is_set():
+            await asyncio.sleep(_LOOK_S)
+        self._stopping = True
+        server.close(close_connections=False)
+        for transport in list(self._handshaking.values()):
+            _abort(transport)
+        closing = [self._end(connection) for connection in self._open - self._busy]
+        closed = asyncio.gather(*closing, server.wait_closed(), return_exceptions=True)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(closed, min(self._settings.timeout_s, _DRAIN_S) + _CLOSE_S)
+        self._client.close()
 
     def _authorize(self, connection: "ServerConnection", request: "Request") -> "Response | None":
         """Answer plain HTTP and refuse unauthorized requests; None accepts the connection."""
-        with self._lock:
-            self._handshaking.pop(id(connection.socket), None)
+        self._handshaking.pop(connection, None)
         trouble = self._heartbeat.trouble
         if request.path.partition("?")[0] == "/healthz":
             return connection.respond(*((503, f"{trouble}\n") if trouble else (200, "OK\n")))
@@ -127,78 +120,109 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "send Authorization: Api-Key <key>\n")
         if trouble:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n")
-        if self._open >= self._settings.connections:
-            many = f"{self._open} clients are connected already\n"
+        if len(self._open) >= self._settings.connections:
+            many = f"{len(self._open)} clients are connected already\n"
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, many)
         return None
 
-    def _serve_client(self, connection: "ServerConnection") -> None:
+    async def _serve_client(self, connection: "ServerConnection") -> None:
         """Serve one client until it leaves."""
         from websockets.exceptions import ConnectionClosed
 
-        with self._lock:
-            self._open += 1
-            full = self._open > self._settings.connections
-            number = self._seen = self._seen + 1
-        client = self.connect()
+        self._open.add(connection)
+        self._seen += 1
         try:
-            if full:
-                connection.close(1013, "too many clients")
+            if len(self._open) > self._settings.connections:
+                await connection.close(1013, "too many clients")
                 return
-            self._answer_requests(connection, OpenpiConnection(client, self._settings, self._heartbeat, number))
+            robot = OpenpiConnection(self._client, self._settings, self._heartbeat, self._seen)
+            await self._answer_requests(connection, robot)
         except ConnectionClosed:
             pass
         except EmbodiedError as error:
-            self._close_with_error(connection, line_of(error, 4000))
+            await self._close_with_error(connection, line_of(error, 4000))
         except Exception as error:
             log.exception("a connection of the openpi gateway failed")
-            self._close_with_error(connection, failure_line(error, self.protocol))
+            await self._close_with_error(connection, failure_line(error, self.protocol))
         finally:
-            client.close()
-            with self._lock:
-                self._open -= 1
+            self._open.discard(connection)
+            self._busy.discard(connection)
 
-    def _answer_requests(self, connection: "ServerConnection", robot: OpenpiConnection) -> None:
-        settings = self._settings
-        with self._watch.within(connection.socket, settings.timeout_s + settings.send_s):
+    async def _answer_requests(self, connection: "ServerConnection", robot: OpenpiConnection) -> None:
+        try:
+            greeting = await robot.greet()
+        except EmbodiedError as error:  # a client expects no text as its first message
+            await connection.close(1011, line_of(error, _REASON_BYTES))
+            return
+        await self._send(connection, openpi.encode(greeting))
+        while not self._stopping:
             try:
-                greeting = robot.greet()
-            except EmbodiedError as error:  # a client expects no text as its first message
-                connection.close(1011, line_of(error, _REASON_BYTES))
-                return
-            connection.send(openpi.encode(greeting))
-        while (data := self._next(connection)) is not None:
-            with self._watch.within(connection.socket, settings.timeout_s + settings.send_s):
-                if isinstance(data, str):
-                    raise UserError("a text frame", "openpi request", "send binary msgpack, as openpi's client does")
-                answer = openpi.encode(robot.infer(openpi.decode(data, self._limits)))
-            with self._watch.within(connection.socket, settings.send_s):
-                connection.send(answer)
+                data = await asyncio.wait_for(connection.recv(), self._settings.idle_s)
+            except TimeoutError:
+                break
+            self._busy.add(connection)
+            if isinstance(data, str):
+                raise UserError("a text frame", "openpi request", "send binary msgpack, as openpi's client does")
+            answer = openpi.encode(await robot.infer(openpi.decode(data, self._limits)))
+            await self._send(connection, answer)
             robot.sent()
-        with self._watch.within(connection.socket, 2 * _CLOSE_S):
-            connection.close(1001, "the gateway ends" if self._stopping.is_set() else "idle for too long")
+            self._busy.discard(connection)
+        await self._end(connection)
 
-    def _next(self, connection: "ServerConnection") -> bytes | str | None:
-        """Next request; None when the connection is to be closed."""
-        limit = time.monotonic() + self._settings.idle_s
-        with self._watch.within(connection.socket, self._settings.idle_s + _CLOSE_S):
-            while not self._stopping.is_set() and time.monotonic() < limit:
-                try:
-                    return connection.recv(timeout=0.5)
-                except TimeoutError:
-                    continue
-        return None
+    async def _send(self, connection: "ServerConnection", data: bytes | str) -> None:
+        """Send a message; a client that does not read it in time is cut off."""
+        try:
+            await asyncio.wait_for(connection.send(data), self._settings.send_s)
+        except TimeoutError:
+            _abort(connection.transport)
+            raise DeadlineExceeded("an answer was not read in time", "openpi client", "read every answer") from None
 
-    def _close_with_error(self, connection: "ServerConnection", line: str) -> None:
+    async def _end(self, connection: "ServerConnection") -> None:
+        await connection.close(1001, "the gateway ends" if self._stopping else "idle for too long")
+
+    async def _close_with_error(self, connection: "ServerConnection", line: str) -> None:
         """Send an error as openpi's server does, one line in place of its traceback, and close."""
         from websockets.exceptions import ConnectionClosed
 
-        with self._watch.within(connection.socket, self._settings.send_s):
-            try:
-                connection.send(line)
-                connection.close(1011, CLOSE_REASON)
-            except ConnectionClosed:
-                pass
+        with suppress(ConnectionClosed, DeadlineExceeded):
+            await self._send(connection, line)
+            await connection.close(1011, CLOSE_REASON)
+
+
+class _Troubles:
+    """Exception handler of a loop, which logs each kind of trouble once: a full table of descriptors lasts."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message = str(context.get("message"))
+        if message not in self._said:
+            self._said.add(message)
+            log.error("%s: %s", message, context.get("exception"))
+
+
+def _bounded(handshaking: "OrderedDict[Any, asyncio.BaseTransport]") -> Any:
+    """Class of connections, of which only the newest may be without a complete handshake."""
+    from websockets.asyncio.server import ServerConnection
+
+    class Connection(ServerConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            handshaking[self] = transport
+            if len(handshaking) > _HANDSHAKES_AT_ONCE:
+                _abort(handshaking.popitem(last=False)[1])
+
+        def connection_lost(self, error: Exception | None) -> None:
+            handshaking.pop(self, None)
+            super().connection_lost(error)
+
+    return Connection
+
+
+def _abort(transport: asyncio.BaseTransport) -> None:
+    assert isinstance(transport, asyncio.WriteTransport)
+    transport.abort()
 
 
 def run(
@@ -210,7 +234,7 @@ def run(
 
 def _websockets() -> Any:
     try:
-        from websockets.sync.server import serve
+        from websockets.asyncio.server import serve
     except ImportError:
         raise UserError("websockets is not installed", "openpi gateway", "pip install 'embodied-rl[gateway]'") from None
     return serve
