@@ -12,6 +12,7 @@ from embodied.errors import EmbodiedError, UserError
 from embodied.gateways.listener import is_loopback, parse, probe, signals
 from embodied.settings import AtLeastOne, Seconds, Seed, Text, Word, configured, settings
 from embodied.spec import PolicySpec
+from embodied.wire.descriptors import raise_limit
 from policies.base import Mode
 
 
@@ -145,6 +146,7 @@ def serve(
         EmbodiedError: As `Gateway.open`.
     """
     stop = stop or threading.Event()
+    raise_limit()
     with signals(stop):
         bound = gateway.open()
         policy = gateway._settings.policy or gateway.spec.name

@@ -4,6 +4,7 @@ A thread apart from the serving one answers, so that a hanging server is detecte
 and time, and the oldest is closed for the newest.
 """
 
+import errno
 import ipaddress
 import json
 import logging
@@ -20,6 +21,7 @@ from typing import Any
 from embodied.errors import UserError
 from embodied.serving.metrics_page import MetricsPage, number
 from embodied.wire.addresses import holder
+from embodied.wire.descriptors import Spare
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class HealthServer:
         self._thread: threading.Thread | None = None
         self._connections: dict[int, _Connection] = {}  # by file descriptor, the oldest first
         self._selector = selectors.DefaultSelector()
+        self._spare = Spare()
         self._pages: dict[str, tuple[float, tuple[int, str, bytes]]] = {}
 
     def start(self) -> str:
@@ -122,6 +125,7 @@ class HealthServer:
                         self._accept(listener)
                     elif (connection := self._connections.get(key.fd)) is not None:
                         self._attend(connection)
+                self._spare.restore()
                 now = time.monotonic()
                 for connection in [c for c in self._connections.values() if c.until <= now]:
                     self._drop(connection)
@@ -130,11 +134,16 @@ class HealthServer:
                 self._drop(connection)
             listener.close()
             self._selector.close()
+            self._spare.close()
 
     def _accept(self, listener: socket.socket) -> None:
+        sock: socket.socket | None
         try:
             sock, _ = listener.accept()
-        except OSError:  # the client has gone, or no file descriptor is left; without a pause this would spin
+        except OSError as error:
+            full = error.errno in (errno.EMFILE, errno.ENFILE) and self._spare.restore()
+            sock = self._spare.accept(listener) if full else None
+        if sock is None:  # the client has gone, or no file descriptor is left; without a pause this would spin
             time.sleep(_PAUSE_S)
             return
         sock.setblocking(False)

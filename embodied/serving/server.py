@@ -19,6 +19,7 @@ from embodied.serving.policy_slot import PolicySlot
 from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.wire import addresses
 from embodied.wire import frames as wire_frames
+from embodied.wire.descriptors import raise_limit
 from embodied.wire.message import LIMITS, Limits
 
 _QUEUE = 64  # messages of one client that wait in either direction
@@ -153,6 +154,7 @@ class PolicyServer:
     def serve(self, announce: Callable[[str], object] = print, stop: threading.Event | None = None) -> None:
         """Warm up, open, announce one line and run until SIGINT, SIGTERM or `stop`; a second signal ends at once."""
         stop = stop or threading.Event()
+        raise_limit()
         with _signals(stop):
             self.warm_up()
             gc.collect()

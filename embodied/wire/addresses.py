@@ -32,7 +32,7 @@ from embodied.wire.credentials import (
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})")
 _USE = "write tcp://<host>:<port> or ipc://<path of a socket file>"
 _LINGER_MS = 200
-_HANDSHAKE_MS = 5000  # after this time a client that was refused calls again
+_HANDSHAKE_MS = 2000  # connections that say nothing for so long are closed, and refused clients call again
 
 
 def check(address: str) -> None:
@@ -89,7 +89,7 @@ def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None,
         sock.curve_server = True
         sock.zap_domain = DOMAIN.encode()
         sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        sock.handshake_ivl = _HANDSHAKE_MS
+    sock.handshake_ivl = _HANDSHAKE_MS
     if address.startswith("ipc://"):
         _clear_path(address)
     _prepare(sock, address)

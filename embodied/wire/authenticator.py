@@ -27,10 +27,12 @@ _Seen = tuple[tuple[str, int, int], ...]
 
 
 class AllowList:
-    """The clients that a server's folder lets in; follows the folder while the server runs. Thread-safe.
+    """The clients that a server's folder lets in; follows the folder while the server runs.
 
-    A client that is removed stays connected, but `caller` knows it no more, 0.2 s later at most. Where the folder
-    cannot be read nobody is let in.
+    A client that is removed stays connected, but `caller` knows it no more, 0.2 s later at most. Where the folder or a
+    file of it cannot be read, for example without a free descriptor, what was read before stays in use.
+
+    `caller` may be called from any thread and touches no disk. The authenticator's thread calls the other methods.
 
     Args:
         folder: Of the server's keys.
@@ -44,19 +46,18 @@ class AllowList:
         self.folder, self._clock = Path(folder), clock
         if not (self.folder / ALLOWED).is_dir():
             raise UserError("no folder of clients that are let in", str(self.folder / ALLOWED), MAKE)
-        self._guard = threading.Lock()
         self._clients: dict[str, Client] = {}
+        self._files: dict[str, Client] = {}
         self._seen: _Seen | None = None
         self._wrong: set[str] = set()
-        self._looked = -float("inf")
         self._told: dict[str, float] = {}
-        self._refresh()
+        self.look()
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether a public key is let in, at once after it was added. Never raises."""
         try:
             text = key.decode("ascii", "replace")
-            if self.caller(text) is not None or self._is_new(text):
+            if text in self._clients or self._is_new(text):
                 return True
             self._tell(text)
         except Exception:  # it would end the thread that lets clients in
@@ -65,51 +66,56 @@ class AllowList:
 
     def caller(self, user_id: str) -> tuple[str, frozenset[str]] | None:
         """Name and permissions of the client with this public key, the `User-Id` of its frames; None if unknown."""
-        now = self._clock()
-        if now - self._looked >= _LOOK_S and self._guard.acquire(blocking=False):
-            try:
-                self._looked = now
-                self._refresh()
-            finally:
-                self._guard.release()
         client = self._clients.get(user_id)
         return None if client is None else (client.name, client.permissions)
 
-    def _is_new(self, key: str) -> bool:
-        """Whether an unknown key was added since the last look: who comes right after that need not wait."""
-        with self._guard, suppress(OSError):
-            changed = (self.folder / ALLOWED).stat().st_mtime_ns
-            if self._seen is None or self._seen[0][1] != changed:
-                self._refresh()
-        return key in self._clients
-
-    def _refresh(self) -> None:
+    def look(self) -> None:
+        """Compare the list with the folder, and read it again if it has changed. Never raises."""
         folder = self.folder / ALLOWED
         try:
             seen = _fingerprint(folder)
             if seen != self._seen:
-                self._clients = self._read(folder)
-                self._seen = seen if _is_settled(seen) else None
+                whole = self._read(folder)
+                self._seen = seen if whole and _is_settled(seen) else None
+        except FileNotFoundError:
+            self._complain({f"nobody is let in: {folder} does not exist"})
+            self._seen, self._clients, self._files = None, {}, {}
         except OSError as error:
-            self._complain({f"nobody is let in: {folder} cannot be read: {error.strerror}"})
-            self._seen, self._clients = None, {}
+            self._complain({f"{folder} cannot be read, and the clients read before stay let in: {error.strerror}"})
+            self._seen = None
 
-    def _read(self, folder: Path) -> dict[str, Client]:
-        """Public key to client, of every good file."""
+    def _is_new(self, key: str) -> bool:
+        """Whether an unknown key was added since the last look: who comes right after that need not wait."""
+        with suppress(OSError):
+            changed = (self.folder / ALLOWED).stat().st_mtime_ns
+            if self._seen is None or self._seen[0][1] != changed:
+                self.look()
+        return key in self._clients
+
+    def _read(self, folder: Path) -> bool:
+        """Read the clients of every good file; whether every file could be read."""
+        files: dict[str, Client] = {}
         found: dict[str, Client] = {}
-        wrong = set()
+        wrong, whole = set(), True
         for path in certificates(folder):
             try:
                 client = read_client(path)
             except CorruptFile as error:
-                if path.exists():
+                if not path.exists():
+                    continue
+                known = self._files.get(path.name)
+                if known is None or not isinstance(error.__context__, OSError):
                     wrong.add(f"a client is not let in: {error.line()}")
-                continue
+                    continue
+                wrong.add(f"a client stays let in as before: {error.line()}")
+                client, whole = known, False
+            files[path.name] = client
             if client.key in found:
                 wrong.add(f"{path} is left out: it has the key of {found[client.key].name}")
             found.setdefault(client.key, client)
         self._complain(wrong)
-        return found
+        self._clients, self._files = found, files
+        return whole
 
     def _complain(self, wrong: set[str]) -> None:
         for line in sorted(wrong - self._wrong):
@@ -117,12 +123,11 @@ class AllowList:
         self._wrong = wrong
 
     def _tell(self, key: str) -> None:
-        with self._guard:
-            now = self._clock()
-            self._told = {name: at for name, at in self._told.items() if now - at < _TELL_S}
-            if key in self._told or len(self._told) >= _TELL_KEYS:
-                return
-            self._told[key] = now
+        now = self._clock()
+        self._told = {name: at for name, at in self._told.items() if now - at < _TELL_S}
+        if key in self._told or len(self._told) >= _TELL_KEYS:
+            return
+        self._told[key] = now
         admit = f"embodied credentials add {self.folder} NAME permission=act key='{key}'"
         log.warning("a client with the unknown key %s was refused; to let it in: %s", key, admit)
 
@@ -137,49 +142,53 @@ class Authenticator:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", allowed: AllowList) -> None:
         self._allowed = allowed
         ends = f"inproc://authenticator-{id(self)}"
-        self._door, self._bell, self._ear = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PAIR, zmq.PAIR))
-        self._door.linger = self._bell.linger = self._ear.linger = 0
+        self._requests, self._stopper, self._stopped = map(context.socket, (zmq.ROUTER, zmq.PAIR, zmq.PAIR))
+        self._requests.linger = self._stopper.linger = self._stopped.linger = 0
         self._take_place()
-        self._ear.bind(ends)
-        self._bell.connect(ends)
+        self._stopped.bind(ends)
+        self._stopper.connect(ends)
         self.thread = threading.Thread(target=self._run, name="authenticator", daemon=True)
 
     def _take_place(self) -> None:
-        """Bind; the place of a authenticator that has just been stopped is free a moment later."""
+        """Bind; the place of an authenticator that has just been stopped is free a moment later."""
         limit = time.monotonic() + _PLACE_S
         while True:
             try:
-                self._door.bind(_ZAP)
+                self._requests.bind(_ZAP)
                 return
             except zmq.ZMQError as error:
                 if error.errno != zmq.EADDRINUSE or time.monotonic() >= limit:
-                    for sock in (self._door, self._bell, self._ear):
+                    for sock in (self._requests, self._stopper, self._stopped):
                         sock.close()
                     raise
                 time.sleep(0.005)
 
     def stop(self) -> None:
-        """Let nobody in any more; before the context ends."""
-        if not self._bell.closed:
+        """End the thread; before the context ends."""
+        if not self._stopper.closed:
             with suppress(zmq.Again):  # the thread has ended already
-                self._bell.send(b"", zmq.NOBLOCK)
+                self._stopper.send(b"", zmq.NOBLOCK)
             self.thread.join(_JOIN_S)
-            self._bell.close()
+            self._stopper.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._door, zmq.POLLIN)
-        poller.register(self._ear, zmq.POLLIN)
+        poller.register(self._requests, zmq.POLLIN)
+        poller.register(self._stopped, zmq.POLLIN)
         try:
-            while self._ear not in (ready := dict(poller.poll())):
-                if self._door in ready:
-                    self._answer(self._door.recv_multipart(zmq.NOBLOCK))
+            look = time.monotonic()
+            while self._stopped not in (ready := dict(poller.poll(int(1000 * _LOOK_S)))):
+                if self._requests in ready:
+                    self._answer(self._requests.recv_multipart(zmq.NOBLOCK))
+                if (now := time.monotonic()) >= look:
+                    self._allowed.look()
+                    look = now + _LOOK_S
         except zmq.ZMQError as error:
             if error.errno not in (zmq.ETERM, zmq.ENOTSOCK):
-                log.exception("nobody is let in any more")
+                log.exception("the authenticator ended: no new client is let in")
         finally:
-            self._door.close()
-            self._ear.close()
+            self._requests.close()
+            self._stopped.close()
 
     def _answer(self, frames: list[bytes]) -> None:
         if len(frames) < 8:
@@ -188,10 +197,10 @@ class Authenticator:
         if mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
             key: bytes = z85.encode(credentials[0])
             if self._allowed.callback("", key):
-                self._door.send_multipart([*envelope, b"200", b"OK", key, b""])
+                self._requests.send_multipart([*envelope, b"200", b"OK", key, b""])
                 return
         # After 400 libzmq's clients would never call again; after 300 they do, once the time for the handshake is over.
-        self._door.send_multipart([*envelope, b"300", b"unknown key", b"", b""])
+        self._requests.send_multipart([*envelope, b"300", b"unknown key", b"", b""])
 
 
 def authenticator(context: "zmq.Context[zmq.Socket[bytes]]", allowed: AllowList) -> Authenticator:

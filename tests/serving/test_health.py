@@ -2,11 +2,15 @@
 
 import http.client
 import json
+import os
+import resource
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,6 +218,25 @@ def test_who_lingers_makes_way(page: Callable[..., tuple[int, str]]) -> None:
     finally:
         for sock in silent:
             sock.close()
+
+
+def test_it_answers_when_no_descriptor_is_left(port: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as files:
+        asking = [files.enter_context(socket.socket()) for _ in range(3)]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64 + len(list(Path("/proc/self/fd").iterdir())), limits[1]))
+            with suppress(OSError):
+                while True:
+                    files.enter_context(Path(os.devnull).open())
+            for sock in asking:
+                sock.settimeout(5.0)
+                sock.connect(("127.0.0.1", port))
+                sock.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                assert sock.recv(1000).startswith(b"HTTP/1.1 ")
+                sock.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_slow_requests_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

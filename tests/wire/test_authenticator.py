@@ -2,10 +2,11 @@
 
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,6 @@ def ask(dealer: "zmq.Socket[bytes]", router: "zmq.Socket[bytes]", allowed: Allow
     return allowed.caller(str(frames[-1].get("User-Id")))
 
 
-def until(allowed: AllowList) -> None:
-    """Let the list look at the disk again."""
-    allowed._looked = -float("inf")
-
-
 def test_the_router_knows_who_asks_and_what_they_may(folder: Path) -> None:
     robot, learner = add_client(folder, "robot", ["act"]), add_client(folder, "learner", ["act", "push"])
     with (
@@ -84,10 +80,10 @@ def test_the_router_knows_who_asks_and_what_they_may(folder: Path) -> None:
         assert ask(one, router, allowed) == ("robot", frozenset({"act"}))
         assert ask(two, router, allowed) == ("learner", frozenset({"act", "push"}))
         add_client(folder, "robot", ["administer"])
-        until(allowed)
+        allowed.look()
         assert ask(one, router, allowed) == ("robot", frozenset({"administer"}))
         remove_client(folder, "robot")
-        until(allowed)
+        allowed.look()
         assert ask(one, router, allowed) is None
         assert ask(two, router, allowed) is not None
 
@@ -128,7 +124,7 @@ def test_strangers_stay_out_and_their_key_is_told_once(
         key = line.rpartition("key='")[2].rstrip("'")
         assert f"embodied credentials add {folder} NAME permission=act key='" in line
         add_client(folder, "friend", ["act"], key)
-        until(allowed)
+        allowed.look()
         with calling(address, stranger) as dealer:
             assert ask(dealer, router, allowed) == ("friend", frozenset({"act"}))
 
@@ -151,7 +147,7 @@ def test_an_authenticator_closes_once_even_after_its_thread_failed(folder: Path)
     one.stop()
     assert not one.thread.is_alive()
     two = authenticator(context, AllowList(folder))
-    two._bell.send(b"")
+    two._stopper.send(b"")
     two.thread.join(10)
     two.stop()
     authenticator(context, AllowList(folder)).stop()
@@ -173,20 +169,46 @@ def test_credentials_over_ipc(folder: Path, tmp_path: Path) -> None:
         context.destroy(linger=0)
 
 
-def test_a_list_that_cannot_be_read_lets_nobody_in(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removed_list_lets_nobody_in(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     add_client(folder, "robot", ["act"])
     (robot,) = list_clients(folder)
-    now = [0.0]
-    allowed = AllowList(folder, clock=lambda: now[0])
+    allowed = AllowList(folder)
     assert allowed.caller(robot.key) is not None and allowed.callback("*", robot.key.encode())
     (folder / "allowed").rename(folder / "gone")
-    now[0] = 0.1
-    assert allowed.caller(robot.key) is not None  # looked at again later
-    now[0] = 0.3
+    assert allowed.caller(robot.key) is not None, "no look yet"
+    allowed.look()
     assert allowed.caller(robot.key) is None and "nobody is let in" in caplog.text
     (folder / "gone").rename(folder / "allowed")
-    now[0] = 0.6
+    allowed.look()
     assert allowed.caller(robot.key) is not None
+
+
+def test_a_list_that_cannot_be_read_stays_as_it_was(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    add_client(folder, "robot", ["act"])
+    (robot,) = list_clients(folder)
+    path, allowed = folder / "allowed" / "robot.key", AllowList(folder)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with ExitStack() as files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64 + len(list(Path("/proc/self/fd").iterdir())), limits[1]))
+            with suppress(OSError):
+                while True:
+                    files.enter_context(Path(os.devnull).open())
+            for _ in range(3):
+                allowed.look()
+                assert allowed.caller(robot.key) == ("robot", frozenset({"act"}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caplog.text.count("cannot be read") == 1
+    path.unlink()
+    os.mkfifo(path)
+    for _ in range(3):
+        allowed.look()
+        assert allowed.caller(robot.key) == ("robot", frozenset({"act"}))
+    assert caplog.text.count("stays let in as before") == 1
+    path.unlink()
+    allowed.look()
+    assert allowed.caller(robot.key) is None
 
 
 def test_one_bad_file_harms_only_its_client(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +225,7 @@ def test_one_bad_file_harms_only_its_client(folder: Path, caplog: pytest.LogCapt
     assert allowed.caller(robot.key) == ("robot", frozenset({"act"}))
     assert len(allowed._clients) == 1 and all(f"{name}.key" in caplog.text for name in bad)
     told = len(caplog.records)
-    until(allowed)
+    allowed.look()
     assert allowed.caller(robot.key) is not None and len(caplog.records) == told
     for name in bad:
         if name != "twin":
@@ -221,7 +243,7 @@ def test_a_change_in_place_without_a_new_time_stamp_is_seen(folder: Path) -> Non
     stamp = path.stat().st_mtime_ns
     path.write_text(path.read_text().replace("= act", "=push"))
     os.utime(path, ns=(stamp, stamp))
-    until(allowed)
+    allowed.look()
     assert allowed.caller(robot.key) == ("robot", frozenset({"push"}))
 
 
@@ -251,7 +273,7 @@ def test_a_list_that_is_read_while_it_is_written_always_knows_who_stays(folder: 
     writer = threading.Thread(target=write)
     writer.start()
     while not ended.is_set():
-        until(allowed)
+        allowed.look()
         assert allowed.caller(robot.key) == ("robot", frozenset({"act"}))
         time.sleep(0)
     writer.join()
