@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ _ORPHAN_S = 10.0
 _TAIL_BYTES = 4096
 _LINE_CHARACTERS = 300
 _SAID_BYTES = 2**16
+
+_said = -1  # in a child: descriptor that its parent reads
 
 
 @dataclass
@@ -134,7 +137,7 @@ class Child:
         return self.status is None
 
     def said(self) -> list[Any]:
-        """Plain values that it has sent since the last call; what is no JSON is left out."""
+        """Plain values that it has sent since the last call, None for a heartbeat; what is no JSON is left out."""
         with suppress(BlockingIOError, OSError):
             while len(self._buffer) <= _SAID_BYTES and (read := os.read(self._said, _SAID_BYTES)):
                 self._buffer += read
@@ -212,21 +215,29 @@ def end_with_parent() -> None:
         threading.Thread(target=_end_at_eof, args=(descriptor,), name="parent", daemon=True).start()
 
 
+def heartbeat() -> None:
+    """In a child of `Child.calling`: tell the parent that this process does its work. Elsewhere it does nothing."""
+    if _said >= 0 and select.select((), (_said,), (), 0)[1]:
+        _say(None)
+
+
+def _say(value: object) -> None:
+    os.write(_said, json.dumps(value).encode()[: _SAID_BYTES - 1] + b"\n")
+
+
 def serve_call() -> None:
     """In a child of `Child.calling`: run the function; its error is sent to the parent as a dictionary."""
+    global _said
     end_with_parent()
-    descriptor = int(os.environ.pop(SAID))
-    os.set_inheritable(descriptor, False)
-
-    def say(value: object) -> None:
-        os.write(descriptor, json.dumps(value).encode()[: _SAID_BYTES - 1] + b"\n")
+    _said = int(os.environ.pop(SAID))
+    os.set_inheritable(_said, False)
 
     call = json.load(sys.stdin.buffer)
     main: Main = getattr(importlib.import_module(call["module"]), call["function"])
     try:
-        status = main(call["options"], say)
+        status = main(call["options"], _say)
     except EmbodiedError as error:
-        say(error.to_dict())
+        _say(error.to_dict())
         status = error.exit_status
     except KeyboardInterrupt:
         status = 0

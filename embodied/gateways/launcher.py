@@ -16,6 +16,9 @@ Main = Callable[[Any, Announce], int | None]
 STOP_REQUESTED = 100
 """Exit status of a gateway after an authorized client asked to stop the server."""
 
+SILENT_S = 4.0
+"""Silence after which a gateway that has sent heartbeats counts as hanging, seconds."""
+
 _SAY_S = 60.0  # between two announcements about a gateway that keeps dying
 
 
@@ -31,6 +34,7 @@ class _Gateway:
     line: str = ""
     ready: bool = False
     listening: bool = False
+    beat: float = float("inf")
     error: EmbodiedError | None = None
     why: str = ""
     said: float = -float("inf")
@@ -96,18 +100,18 @@ class GatewayLauncher:
     def status(self) -> list[dict[str, Any]]:
         """Status of each gateway in plain values, from any thread.
 
-        The fields are `name`, `state` (`listening`, `starting`, `died` before a restart, or `ended`), `line` (its last
-        announcement), `deaths`, `error` (reason of its last death in one line; empty while it listens) and `retry_s`
-        (seconds until it restarts; 0 unless it died).
+        The fields are `name`, `state` (`listening`, `starting`, `silent` without heartbeats, `died` before a restart,
+        or `ended`), `line` (its last announcement), `deaths`, `error` (reason in one line; empty while it listens) and
+        `retry_s` (seconds until it restarts; 0 unless it died).
         """
         now = self._clock()
         return [
             {
                 "name": gateway.name,
-                "state": (state := _state(gateway)),
+                "state": (state := _state(gateway, now)),
                 "line": gateway.line,
                 "deaths": gateway.backoff.deaths,
-                "error": "" if state == "listening" else gateway.why,
+                "error": _reason(gateway, state, now),
                 "retry_s": round(max(gateway.due - now, 0.0), 1) if state == "died" else 0.0,
             }
             for gateway in self._gateways
@@ -127,7 +131,9 @@ class GatewayLauncher:
     def _read_reports(self, gateway: _Gateway) -> None:
         """Read the lines and the error that a gateway has sent."""
         for said in gateway.child.said() if gateway.child is not None else ():
-            if isinstance(said, dict):
+            if said is None:
+                gateway.beat = self._clock()
+            elif isinstance(said, dict):
                 gateway.error = error_from_body(said)
             else:
                 gateway.line, gateway.ready, gateway.listening = str(said), True, True
@@ -138,7 +144,7 @@ class GatewayLauncher:
         self._read_reports(gateway)
         status = child.status
         child.stop()
-        gateway.child, gateway.listening = None, False
+        gateway.child, gateway.listening, gateway.beat = None, False, float("inf")
         if status == STOP_REQUESTED:
             gateway.ended = True
             return True
@@ -160,9 +166,17 @@ class GatewayLauncher:
         return False
 
 
-def _state(gateway: _Gateway) -> str:
+def _state(gateway: _Gateway, now: float) -> str:
     if gateway.ended:
         return "ended"
     if gateway.child is None:
         return "died" if gateway.backoff.deaths else "starting"
-    return "listening" if gateway.listening else "starting"
+    if not gateway.listening:
+        return "starting"
+    return "silent" if now - gateway.beat > SILENT_S else "listening"
+
+
+def _reason(gateway: _Gateway, state: str, now: float) -> str:
+    if state == "silent":
+        return f"it has answered nothing for {now - gateway.beat:.0f} s"
+    return "" if state == "listening" else gateway.why

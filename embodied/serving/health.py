@@ -36,6 +36,7 @@ _LOOK_S = 0.2
 _PAUSE_S = 0.002  # after each answer, so that a flood of requests leaves the interpreter to the serving thread
 _FRESH_S = 0.1
 _TEXT = "text/plain; charset=utf-8"
+_STATES = {"starting": "starting", "silent": "hanging", "died": "dead, and restarts", "ended": "ended"}
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
     500: "Internal Server Error", 503: "Service Unavailable",
@@ -235,6 +236,10 @@ def judge(snapshot: Mapping[str, Any], now: float, stale_s: float) -> tuple[int,
             f"it has been computing a batch for {now - since:.1f} s" if since is not None else "it was not computing"
         )
         return 503, f"hanging: the serving thread was last heard {now - taken:.1f} s ago; {doing}"
+    for gateway in snapshot.get("gateways") or ():
+        if gateway.get("state") != "listening":
+            why = f": {gateway['error']}" if gateway.get("error") else ""
+            return 503, f"gateway {gateway.get('name')} is {_STATES.get(gateway.get('state'), 'not there')}{why}"
     return 200, "ok"
 
 

@@ -12,12 +12,21 @@ import pytest
 
 from embodied.errors import ConfigError, InfrastructureError
 from embodied.gateways.launcher import STOP_REQUESTED, Announce, GatewayLauncher
+from embodied.serving.health import judge
+from embodied.supervisor import heartbeat
 
 
 def steady(options: str, announce: Announce) -> int:
     announce(f"{options} listens as {os.getpid()}")
     signal.pause()
     return 0
+
+
+def beating(options: str, announce: Announce) -> int:
+    announce(options)
+    while True:
+        heartbeat()
+        time.sleep(0.02)
 
 
 def stubborn(options: str, announce: Announce) -> int:
@@ -65,6 +74,30 @@ def test_they_start_say_so_and_end() -> None:
     gateways.close()
     assert [entry["state"] for entry in gateways.status()] == ["ended", "ended"]
     assert gateways.check() is False and len(said) == 2
+
+
+def test_one_that_hangs_is_told_from_one_that_listens() -> None:
+    gateways = GatewayLauncher({"toy": (beating, "one")}, lambda _: None)
+
+    def state() -> str:
+        gateways.check()
+        return str(gateways.status()[0]["state"])
+
+    gateways.start()
+    try:
+        gateways.wait_ready(60)
+        until(lambda: gateways._gateways[0].beat < float("inf") or gateways.check())
+        child = gateways._gateways[0].child
+        assert child is not None and state() == "listening"
+        os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: state() == "silent")
+        code, line = judge({"ready": True, "gateways": gateways.status()}, 0.0, 10.0)
+        assert code == 503 and line.startswith("gateway toy is hanging: it has answered nothing for ")
+        os.kill(child.pid, signal.SIGCONT)
+        until(lambda: state() == "listening")
+        assert judge({"ready": True, "gateways": gateways.status()}, 0.0, 10.0) == (200, "ok")
+    finally:
+        gateways.close()
 
 
 def test_one_that_does_not_end_is_ended() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from embodied.gateways.groot.worker import ActionRequest, GrootWorker
 from embodied.gateways.launcher import STOP_REQUESTED
 from embodied.gateways.listener import listen
 from embodied.spec import PolicySpec
+from embodied.supervisor import heartbeat
 from embodied.wire import addresses
 
 log = logging.getLogger(__name__)
@@ -51,15 +53,17 @@ _PER_CLIENT = 2  # requests of one client under way: one, and one more after it 
 _WAITING_BYTES = 1 << 28
 _QUEUE = 8
 _DRAIN_S = 2.0
+_BEAT_S = 1.0
 _CLOSE_S = 0.5
 
 
 @dataclass
 class _Client:
-    """State of one connection: its number, episode, step, and count of requests under way."""
+    """State of one connection: its number, once it has asked for actions, and its episode, step, and count of requests
+    under way."""
 
-    number: int
     generation: messages.Generation
+    number: int = -1
     episode: int = 0
     step: int = 0
     pending: int = 0
@@ -109,12 +113,16 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
             backend,
             most=self._most,
             budget=_BUDGET * self._most,
-            connections=settings.connections,
+            connections=settings.connections + 1,  # one is the gateway's own
             patience_s=2 * settings.timeout_s,
             refusal=lambda size: messages.pack({"error": line_of(self._too_large(size))}),
         )
         self._proxy.start()
         host, port = listener.getsockname()[:2]
+        self._pulse = self._context.socket(zmq.DEALER)
+        self._pulse.ipv6, self._pulse.linger, self._pulse.sndhwm = ":" in host, 0, 1
+        own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._pulse.connect(f"tcp://[{own}]:{port}" if ":" in own else f"tcp://{own}:{port}")
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def _too_large(self, size: int) -> MessageError:
@@ -129,11 +137,15 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
         poller = zmq.Poller()
         poller.register(self._front, zmq.POLLIN)
         poller.register(self._done, zmq.POLLIN)
+        beat = -float("inf")
         try:
             while not (stop.is_set() or self._killed or self._outdated()):
                 poller.poll(round(_LOOK_S * 1000))
                 self._receive_all()
                 self._dispatch()
+                if (now := time.monotonic()) - beat >= _BEAT_S:
+                    beat = now
+                    self._beat()
             end = time.monotonic() + _DRAIN_S
             while len(self._idle) < len(self._workers) and time.monotonic() < end:
                 self._done.poll(round(_LOOK_S * 1000), zmq.POLLIN)
@@ -142,6 +154,7 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
             for worker in self._workers:
                 worker.stop()
             self._front.close(linger=round(_LOOK_S * 1000))
+            self._pulse.close()
             self._done.close(linger=0)
             ended = [worker.ended(_LOOK_S) for worker in self._workers]
             if all(ended):  # else a worker waits for the server, up to its deadline
@@ -149,6 +162,15 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
             self._proxy.close(_CLOSE_S)
             self._folder.cleanup()
         return STOP_REQUESTED if self._killed else InfrastructureError.exit_status if self._outdated() else 0
+
+    def _beat(self) -> None:
+        """Send the launcher a heartbeat if this gateway has answered its own last ping; ping again."""
+        with suppress(zmq.Again):
+            while self._pulse.recv_multipart(zmq.NOBLOCK):
+                heartbeat()
+        with suppress(zmq.Again):
+            ping = messages.pack(messages.request("ping", token=self._settings.api_key or ""))
+            self._pulse.send_multipart([b"", ping], zmq.NOBLOCK)
 
     def _outdated(self) -> bool:
         return any(worker.outdated for worker in self._workers)
@@ -211,6 +233,8 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
         size_waiting = size + sum(request.size for request in self._waiting)
         if len(self._waiting) >= self._settings.waiting or (self._waiting and size_waiting > _WAITING_BYTES):
             raise Busy(f"busy: {len(self._waiting)} requests wait already", "GR00T gateway", "ask again later")
+        if client.number < 0:
+            client.number, self._seen = self._seen, self._seen + 1
         base = client.number * self._settings.max_rows % (1 << 30)
         request = ActionRequest(
             envelope, asked.data, client.generation, base, client.episode, client.step, self._clock(), size
@@ -264,8 +288,7 @@ class GrootGateway(Gateway[GrootSettings, GrootKeys]):
     def _client(self, peer: bytes) -> _Client:
         client = self._clients.get(peer)
         if client is None:
-            client = self._clients[peer] = _Client(self._seen, self._settings.generation)
-            self._seen += 1
+            client = self._clients[peer] = _Client(self._settings.generation)
             if len(self._clients) > _CLIENTS:
                 self._clients.popitem(last=False)
         self._clients.move_to_end(peer)

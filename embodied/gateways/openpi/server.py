@@ -23,6 +23,7 @@ from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
 from embodied.gateways.shared_client import SharedClient
 from embodied.spec import PolicySpec
+from embodied.supervisor import heartbeat
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -41,6 +42,7 @@ _PING_S, _PONG_S = 20.0, 60.0
 _CLOSE_S = 2.0
 _DRAIN_S = 2.0
 _LOOK_S = 0.1  # interval at which `stop` is checked
+_BEAT_S, _BEAT_LIMIT_S = 1.0, 2.0
 _REASON_BYTES = 120  # a close frame holds 125
 
 
@@ -98,8 +100,10 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
             logger=_HANDSHAKES,
             create_connection=_bounded(self._handshaking),
         )
+        beating = asyncio.create_task(self._beat())
         while not stop.is_set():
             await asyncio.sleep(_LOOK_S)
+        beating.cancel()
         self._stopping = True
         server.close(close_connections=False)
         for transport in list(self._handshaking.values()):
@@ -109,6 +113,21 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(closed, min(self._settings.timeout_s, _DRAIN_S) + _CLOSE_S)
         self._client.close()
+
+    async def _beat(self) -> None:
+        """Send a heartbeat to the launcher each second in which this gateway accepts and answers a request."""
+        host, port = self._listener.getsockname()[:2]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        while True:
+            with suppress(OSError, asyncio.TimeoutError):
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _BEAT_LIMIT_S)
+                try:
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: gateway\r\n\r\n")
+                    if await asyncio.wait_for(reader.readline(), _BEAT_LIMIT_S):
+                        heartbeat()
+                finally:
+                    writer.close()
+            await asyncio.sleep(_BEAT_S)
 
     def _authorize(self, connection: "ServerConnection", request: "Request") -> "Response | None":
         """Answer plain HTTP and refuse unauthorized requests; None accepts the connection."""
