@@ -1,4 +1,4 @@
-"""Free objects in a scene: their addresses in the simulator's fields, and their placement at resets."""
+"""Free and articulated objects in a scene: their addresses in the simulator's fields; placement of free ones."""
 
 from collections.abc import Sequence
 
@@ -40,6 +40,34 @@ class FreeObject:
         qpos[:, self._pos.start : self._z] = xy
         qpos[:, self._quat] = 0.0
         qpos[:, self._quat.start], qpos[:, self._quat.stop - 1] = np.cos(yaw / 2), np.sin(yaw / 2)
+
+
+class JointedObject:
+    """A part that moves along or about one joint, such as a button or a drawer, and the point where a hand takes it.
+
+    `pos` needs `site_xpos` among the task's fields, which every arm has.
+
+    Args:
+        model: The compiled scene.
+        joint: Name of its slide or hinge.
+        site: Name of the site at the point.
+    """
+
+    def __init__(self, model: mujoco.MjModel, joint: str, site: str) -> None:
+        self._at, self._speed = int(model.joint(joint).qposadr[0]), int(model.joint(joint).dofadr[0])
+        self._site = model.site(site).id
+
+    def pos(self, fields: Fields) -> Array:
+        """[B, 3] m, the point."""
+        return fields["site_xpos"][:, self._site]
+
+    def moved(self, fields: Fields) -> Array:
+        """[B] m or rad along the joint."""
+        return fields["qpos"][:, self._at]
+
+    def speed(self, fields: Fields) -> Array:
+        """[B] m/s or rad/s along the joint."""
+        return fields["qvel"][:, self._speed]
 
 
 def positions(objects: Sequence[FreeObject], fields: Fields) -> Array:

@@ -13,6 +13,8 @@ PHYSICS_DT = 0.005
 ROBOT_HITS, SCENE_HITS = 1, 2
 """Collision bits of the colliding geoms of the robot and of the scene. An arm never hits itself."""
 RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.62, 0.27, 1.0), (0.17, 0.42, 0.92, 1.0)
+_GRIP: dict[str, Any] = {"friction": [1.5, 0.02, 0.0001], "condim": 4, "solref": [0.01, 1.0]}
+"""Contact of what fingers hold."""
 _ARM_HITS = 4
 """Collision bit of the first of several arms, which hit each other; the others have the next bits."""
 
@@ -165,6 +167,17 @@ def add_plate(spec: mujoco.MjSpec, name: str, radius: float, rgba: Sequence[floa
     _add_drawn(body, name, mujoco.mjtGeom.mjGEOM_CYLINDER, [0.86 * radius, 0.002, 0], rgba)
 
 
+def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
+    """Add a mocap body `name`, placed through `mocap_pos` and moved by nothing else, to carry an articulated object."""
+    return spec.worldbody.add_body(name=name, mocap=True)
+
+
+def add_part(body: mujoco.MjsBody, name: str, type: mujoco.mjtGeom, size: Sequence[float], **geom: Any) -> None:
+    """Add a geom that the robot hits and the rest of the scene does not, so that parts slide within each other."""
+    hits = {"contype": SCENE_HITS, "conaffinity": ROBOT_HITS, "mass": 0.0}
+    body.add_geom(**{"name": name, "type": type, "size": list(size), **hits, **_GRIP, **geom})
+
+
 def _add_free(
     spec: mujoco.MjSpec, name: str, pos: Sequence[float], mass: float, rgba: Sequence[float], **geom: Any
 ) -> None:
@@ -172,8 +185,7 @@ def _add_free(
     body = spec.worldbody.add_body(name=name, pos=list(pos))
     body.add_freejoint(name=name)
     hits = {"contype": SCENE_HITS, "conaffinity": ROBOT_HITS | SCENE_HITS}
-    grip = {"friction": [1.5, 0.02, 0.0001], "condim": 4, "solref": [0.01, 1.0]}
-    body.add_geom(**{"name": name, "mass": mass, "rgba": list(rgba), **hits, **grip, **geom})
+    body.add_geom(**{"name": name, "mass": mass, "rgba": list(rgba), **hits, **_GRIP, **geom})
 
 
 def _add_drawn(

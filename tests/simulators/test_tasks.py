@@ -158,12 +158,12 @@ def test_a_held_object_is_not_placed_and_pays_less(config):
 
 @pytest.mark.parametrize("control", ["ee_target", "ee_pose_delta", "joint_delta", "joint_target"])
 def test_experts_work_with_other_controls(control):
-    for config in ("reach_color", "stack", "push_to_target"):
+    for config in ("reach_color", "stack", "push_to_target", "press_button", "open_drawer"):
         outcomes, _, _ = expert_episodes(environments(config, 10, control=control), np.arange(10))
         assert (outcomes == Outcome.SUCCESS).all(), config
 
 
-@pytest.mark.parametrize("config", ["reach_color", "stack"])
+@pytest.mark.parametrize("config", ["reach_color", "stack", "press_button"])
 def test_experts_work_with_a_smaller_robot(config):
     outcomes, _, _ = expert_episodes(environments(config, 20, robot="so101"), np.arange(20))
     assert (outcomes == Outcome.SUCCESS).mean() >= 0.9
@@ -203,6 +203,22 @@ def test_the_target_stays_on_its_leash():
         assert (np.linalg.norm(target - before, axis=1)[going] <= 0.08 + 1e-5).all()
         low, high = env.task.arm.chain.lower, env.task.arm.chain.upper
         assert ((rows.applied[:, :7] >= low) & (rows.applied[:, :7] <= high)).all()
+
+
+def test_a_button_springs_back_and_a_drawer_stays_where_it_was_pulled():
+    for config, limit, rest in (("press_button", 0.012, 0.0), ("open_drawer", 0.14, 0.14)):
+        env = environments(config, 2)
+        OneAgentEnv(env).reset([0, 1])
+        place = env.batch.bind("qpos")[:, -1]
+        start = env.batch.bind("mocap_pos").copy()
+        assert np.abs(place).max() < 1e-6, "a part hangs where it starts"
+        snapshot = env.snapshot()
+        snapshot["state"][:, env.task.model.nq] = limit  # the last of qpos: time is the first number of a state row
+        env.restore(snapshot)
+        for _ in range(15):
+            OneAgentEnv(env).step(np.zeros((2, len(env.action_limit)), np.float32))
+        assert np.abs(place - rest).max() < 1e-3, config
+        assert np.array_equal(env.batch.bind("mocap_pos"), start)
 
 
 FALLING = {
