@@ -78,6 +78,10 @@ def drive_joints(
     for group, cfg in actuators.items():
         place = f"actuators[{group!r}] of {where}"
         _, names, _ = resolve_matching_names_values(dict.fromkeys(cfg.joint_names_expr), list(joints), where=place)
+        for limit in ("effort_limit", "velocity_limit"):
+            pair = getattr(cfg, limit), getattr(cfg, f"{limit}_sim")
+            if None not in pair and pair[0] != pair[1]:
+                raise ConfigError(f"{limit} and {limit}_sim differ", place, "give one of them")
         for name in names:
             if name in wanted:
                 raise ConfigError(f"{name} is driven twice", place, "let one actuator match it")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
@@ -149,7 +149,10 @@ class Articulation(Asset):
         else:
             spec.attach(own, prefix=prefix, frame=spec.worldbody.add_frame())
         body = spec.body(prefix + root)
-        body.pos = [a + b for a, b in zip(body.pos, init.pos, strict=True)]
+        if (init.pos is not None or init.rot is not None) and body.parent.name != "world":
+            raise ConfigError(f"its root is inside {body.parent.name}", f"init_state of {name}", "choose an outer root")
+        if init.pos is not None:
+            body.pos = list(init.pos)
         if init.rot is not None:
             body.quat = to_wxyz(torch.tensor([init.rot]), order)[0].tolist()
         self._inner = {spawn.renamed(joint): prefix + joint for joint in joints}
@@ -240,21 +243,22 @@ class ArticulationCfg(Config):
     Attributes:
         prim_path: `{ENV_REGEX_NS}/Name`, for the references of sensors; by default the entity's name.
         spawn: Source of its MJCF.
-        init_state: Root pose (m; quaternion in the environment's order, None for that of the file) and velocity, joint
-            positions and velocities by names or regular expressions.
+        init_state: Root pose in the environment (m; quaternion in its order; None for that of the file) and velocity,
+            joint positions and velocities by names or regular expressions.
         actuators: Drives by any name; a joint in none of them keeps the MJCF's.
         soft_joint_pos_limit_factor: `soft_joint_pos_limits` are this part of the limits' range about its middle.
     """
 
     @configclass
     class InitialStateCfg:
-        pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        pos: tuple[float, float, float] | None = None
         rot: tuple[float, float, float, float] | None = None
         lin_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
         ang_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
         joint_pos: dict[str, float] = field(default_factory=lambda: {".*": 0.0})
         joint_vel: dict[str, float] = field(default_factory=lambda: {".*": 0.0})
 
+    _ignored: ClassVar[tuple[str, ...]] = ("debug_vis",)
     class_type: Any = Articulation
     prim_path: str | None = None
     spawn: MjcfSpawnCfg = MISSING

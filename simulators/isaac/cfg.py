@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from embodied.errors import ConfigError, nearest
-from simulators.isaac.checks import check_vector, check_whole, is_number
-from simulators.isaac.configclass import MISSING, Config, configclass
+from simulators.isaac.checks import check_rotation, check_vector, check_whole, is_number
+from simulators.isaac.configclass import MISSING, Config, configclass, default_of, members
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.noise import NoiseCfg
-from simulators.isaac.quaternion import Order
+from simulators.isaac.quaternion import Order, check_order
 
 Names = str | list[str] | None
 Ids = Any
@@ -119,6 +119,7 @@ class ObservationGroupCfg:
         history_length, flatten_history_dim: Replace those of every term, unless `history_length` is None.
     """
 
+    _open: ClassVar[bool] = True
     concatenate_terms: bool = True
     concatenate_dim: int = -1
     enable_corruption: bool = False
@@ -166,6 +167,7 @@ class CurriculumTermCfg(ManagerTermBaseCfg):
 class ActionTermCfg:
     """An `ActionTerm` class and the asset it drives; `clip` holds limits of processed actions by joint names."""
 
+    _ignored: ClassVar[tuple[str, ...]] = ("debug_vis",)
     class_type: type = MISSING
     asset_name: str = MISSING
     debug_vis: bool = False
@@ -176,6 +178,7 @@ class ActionTermCfg:
 class CommandTermCfg:
     """A `CommandTerm` class; commands are drawn anew after a time from `resampling_time_range` [s]."""
 
+    _ignored: ClassVar[tuple[str, ...]] = ("debug_vis",)
     class_type: type = MISSING
     resampling_time_range: tuple[float, float] = MISSING
     debug_vis: bool = False
@@ -184,6 +187,8 @@ class CommandTermCfg:
 @configclass
 class Unused(Config):
     """Takes any member, and nothing reads it: settings of another simulator's physics or window."""
+
+    _open: ClassVar[bool] = True
 
 
 @configclass
@@ -198,6 +203,7 @@ class SimulationCfg:
         render_interval, physx: Accepted; nothing is drawn inside a step, and MuJoCo has no such settings.
     """
 
+    _ignored: ClassVar[tuple[str, ...]] = ("render_interval",)
     dt: float = 1.0 / 60.0
     substeps: int = 1
     num_threads: int = 0
@@ -215,17 +221,19 @@ class EnvCfg(Config):
         decimation: `sim.dt` steps per environment step.
         episode_length_s: Seconds until `time_out`.
         seed: Of everything the environment draws; None draws a seed.
-        quaternion: `xyzw` (Isaac Lab 3.x) or `wxyz` (2.x).
+        quaternion: `xyzw` (Isaac Lab 3.x) or `wxyz` (2.x); None is `xyzw`, and refused where the configuration holds a
+            quaternion that the orders read differently.
         is_finite_horizon: Whether the time limit belongs to the task; then `extras["time_outs"]` is left out.
         viewer: Accepted; there is no window.
     """
 
+    _open: ClassVar[bool] = True
     scene: Any = MISSING
     sim: SimulationCfg = SimulationCfg()
     decimation: int = MISSING
     episode_length_s: float = MISSING
     seed: int | None = None
-    quaternion: Order = "xyzw"
+    quaternion: Order | None = None
     is_finite_horizon: bool = False
     viewer: Unused = Unused()
 
@@ -257,6 +265,36 @@ class DirectRLEnvCfg(EnvCfg):
     events: Any = None
     action_noise_model: NoiseCfg | None = None
     observation_noise_model: NoiseCfg | None = None
+
+
+def quaternion_order_of(cfg: EnvCfg) -> Order:
+    """Order of a configuration's quaternions.
+
+    Raises:
+        ConfigError: It is unknown, or not said though the configuration holds a quaternion whose meaning depends on it.
+    """
+    where = type(cfg).__name__
+    if cfg.quaternion is not None:
+        return check_order(cfg.quaternion, f"{where}.quaternion")
+    for name, value in members(cfg):
+        if name.endswith(".rot") and isinstance(value, (list, tuple)) and len(value) == 4:
+            x, y, z, w = check_rotation(value, f"rot of {name.removesuffix('.rot')}")
+            if [x, y, z, w] != [w, x, y, z]:
+                fix = "set quaternion to xyzw (Isaac Lab 3.x) or wxyz (2.x) in the configuration"
+                raise ConfigError(f"{name} is a quaternion of unknown order", where, fix)
+    return "xyzw"
+
+
+def ignored(cfg: EnvCfg) -> list[str]:
+    """Names of settings that are accepted and change nothing here, where they differ from their defaults."""
+    names = []
+    for parent, value in members(cfg):
+        for name in vars(value) if isinstance(value, Unused) else getattr(value, "_ignored", ()):
+            if name not in type(value).__dataclass_fields__ or getattr(value, name) != default_of(value, name):
+                names.append(f"{parent}.{name}")
+        if getattr(value, "spawn", MISSING) is None and value.init_state != type(value.init_state)():
+            names.append(f"{parent}.init_state")
+    return names
 
 
 def check_env_cfg(cfg: EnvCfg) -> None:

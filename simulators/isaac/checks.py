@@ -65,7 +65,7 @@ def check_limits(value: Any, where: str) -> tuple[float, float]:
 def check_poses(init_state: Any, where: str) -> None:
     """`pos`, `rot`, `lin_vel` and `ang_vel` of an initial state or an offset, those it has; raises `ConfigError`."""
     for name in ("pos", "lin_vel", "ang_vel"):
-        if hasattr(init_state, name):
+        if getattr(init_state, name, None) is not None:
             check_vector(getattr(init_state, name), 3, f"{name} of {where}")
     if init_state.rot is not None:
         check_rotation(init_state.rot, f"rot of {where}")

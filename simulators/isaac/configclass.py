@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import difflib
 import functools
 import inspect
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from embodied.errors import ConfigError, nearest
 T = TypeVar("T", bound=type)
 MISSING: Any = dataclasses.MISSING
 """`dataclasses.MISSING`, allowed in any field."""
+_PACKAGE = __name__.rpartition(".")[0] + "."
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 
 
@@ -19,17 +21,23 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type)
 def configclass(cls: T) -> T:
     """Make a class a configuration.
 
-    Every member is a field: annotated ones, and values without annotation in the order they are written. Nested
-    classes, functions and properties are no fields. Each object gets deep copies of the defaults. A field with the
-    default `dataclasses.MISSING` need not be given, and holds MISSING until it is; `missing` lists those. Adds
-    `to_dict`, `replace`, `copy`. An unknown keyword is a `ConfigError`.
+    Every member is a field: annotated ones, and values without annotation in the order they are written. Methods,
+    nested classes and properties are no fields; a function or class without annotation is one where a base has a field
+    of its name, and so is a function defined elsewhere. Each object owns deep copies of its defaults and of the values
+    given to it. A field with the default `dataclasses.MISSING` need not be given, and holds MISSING until it is;
+    `missing` lists those. Adds `to_dict`, `replace`, `copy`.
+
+    An unknown keyword is a `ConfigError`. So is an attribute that no field has, where setting it would change nothing:
+    a name close to a field's, None in a group of terms, and any in a configuration of the façade that takes no further
+    members (`_open`).
     """
     annotations = dict(inspect.get_annotations(cls))
     ordered: dict[str, Any] = {}
     for name, value in list(vars(cls).items()):
-        if name.startswith("__") or name in annotations or not _is_value(value):
+        inherited = _inherited_annotation(cls, name)
+        if name.startswith("__") or name in annotations or not _is_value(cls, value, inherited is not None):
             continue
-        ordered[name] = _inherited_annotation(cls, name)
+        ordered[name] = Any if inherited is None else inherited
     # Members of either kind in the order of their values; those without a value come first, as written.
     bare = {name: kind for name, kind in annotations.items() if name not in vars(cls)}
     kinds = ordered | annotations
@@ -41,15 +49,20 @@ def configclass(cls: T) -> T:
     if "__post_init__" not in vars(cls) and not hasattr(cls, "__post_init__"):
         cls.__post_init__ = _nothing  # type: ignore[attr-defined]
     made: Any = dataclasses.dataclass(cls)
-    made.__init__ = _checked(made)
+    made.__init__, made.__setattr__ = _checked(made), _set_known
     for name in ("to_dict", "replace", "copy"):
         setattr(made, name, vars(Config)[name])
     return made
 
 
-def _is_value(value: Any) -> bool:
-    wrapped = isinstance(value, (classmethod, staticmethod, property, functools.cached_property))
-    return not (wrapped or inspect.isclass(value) or inspect.isroutine(value))
+def _is_value(cls: type, value: Any, known: bool) -> bool:
+    """Whether a member without annotation is a value; `known` if a base has a field of its name."""
+    if isinstance(value, (classmethod, staticmethod, property, functools.cached_property)):
+        return False
+    if inspect.isclass(value) or inspect.isroutine(value):
+        own = getattr(value, "__qualname__", "").startswith(f"{cls.__qualname__}.")
+        return known or (not own and not inspect.isclass(value))
+    return True
 
 
 def _is_class_var(kind: Any) -> bool:
@@ -61,7 +74,7 @@ def _inherited_annotation(cls: type, name: str) -> Any:
         for field in dataclasses.fields(base) if dataclasses.is_dataclass(base) else ():
             if field.name == name:
                 return field.type
-    return Any
+    return None
 
 
 def _field(cls: type, name: str) -> Any:
@@ -73,7 +86,12 @@ def _field(cls: type, name: str) -> Any:
         return dataclasses.field(default_factory=lambda: MISSING)
     if isinstance(value, _PLAIN) or inspect.isroutine(value):
         return dataclasses.field(default=value)
-    return dataclasses.field(default_factory=lambda: copy.deepcopy(value))
+    return dataclasses.field(default_factory=lambda: owned(value))
+
+
+def owned(value: Any) -> Any:
+    """A deep copy; functions, classes and MISSING stay themselves."""
+    return value if callable(value) else copy.deepcopy(value, {id(MISSING): MISSING})
 
 
 def _nothing(self: Any) -> None:
@@ -89,9 +107,26 @@ def _checked(cls: type) -> Any:
         for name in given:
             if name not in known:
                 raise ConfigError(f"{cls.__name__} has no field {name!r}", cls.__name__, nearest(name, known))
-        plain(self, *args, **given)
+        plain(self, *map(owned, args), **{name: owned(value) for name, value in given.items()})
 
     return __init__
+
+
+def _set_known(self: Any, name: str, value: Any) -> None:
+    """Set an attribute, unless it would change nothing."""
+    known = self.__dataclass_fields__
+    if name not in known and not name.startswith("_") and not hasattr(type(self), name):
+        free = getattr(self, "_open", False)
+        own = any(_is_facade(kind) for kind in type(self).__mro__)
+        near = not dataclasses.is_dataclass(value) and difflib.get_close_matches(name, known, 1, 0.8)
+        if near or (not free and (own or value is None)):
+            raise ConfigError(f"{type(self).__name__} has no field {name!r}", "an attribute", nearest(name, known))
+    object.__setattr__(self, name, value)
+
+
+def _is_facade(kind: type) -> bool:
+    """Whether the façade defines a configuration, other than a task's group of terms."""
+    return kind is not Config and kind.__module__.startswith(_PACKAGE) and ".tasks." not in kind.__module__
 
 
 def to_dict(cfg: Any) -> Any:
@@ -120,16 +155,33 @@ class Config:
 
     def copy(self) -> Self:
         """A deep copy."""
-        return copy.deepcopy(self)
+        return owned(self)
 
 
-def missing(cfg: Any, prefix: str = "") -> Iterator[str]:
+def default_of(cfg: Any, name: str) -> Any:
+    """Default of a field; MISSING where it has none."""
+    field = type(cfg).__dataclass_fields__[name]
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def missing(cfg: Any) -> Iterator[str]:
     """Dotted names of the fields that still hold MISSING."""
-    for name, value in vars(cfg).items():
+    for name, value in members(cfg):
         if value is MISSING:
-            yield prefix + name
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield from missing(value, f"{prefix}{name}.")
+            yield name
+
+
+def members(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of everything in a configuration, a dictionary or a list, depth first."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner: Any = vars(value).items()
+    elif isinstance(value, (dict, list, tuple)):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+    else:
+        return
+    for name, member in inner:
+        yield f"{prefix}{name}", member
+        yield from members(member, f"{prefix}{name}.")
 
 
 def items(cfg: Any) -> list[tuple[str, Any]]:

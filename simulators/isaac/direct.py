@@ -34,7 +34,7 @@ class DirectRLEnv(EnvBase):
     constant_over_decimation: ClassVar[bool] = False
 
     def __init__(self, cfg: DirectRLEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
-        super().__init__(cfg, render_mode)
+        super().__init__(cfg, render_mode, **kwargs)
         self._observed = False
         with torch.no_grad(), self._at_work():
             self.event_manager = EventManager(self.cfg.events, self)

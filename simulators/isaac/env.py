@@ -32,7 +32,7 @@ class ManagerBasedRLEnv(EnvBase):
     cfg: ManagerBasedRLEnvCfg
 
     def __init__(self, cfg: ManagerBasedRLEnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
-        super().__init__(cfg, render_mode)
+        super().__init__(cfg, render_mode, **kwargs)
         with torch.no_grad(), self._at_work():
             self.load_managers()
 

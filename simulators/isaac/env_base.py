@@ -1,6 +1,7 @@
 """Base of manager-based and direct environments: scene, seed, counters, faults, spaces."""
 
 import copy
+import logging
 import math
 import secrets
 from collections.abc import Callable, Hashable
@@ -13,14 +14,15 @@ import torch
 from gymnasium.vector.utils import batch_space
 
 from embodied.errors import ConfigError
-from simulators.isaac.cfg import EnvCfg, check_env_cfg
+from simulators.isaac.cfg import EnvCfg, check_env_cfg, ignored, quaternion_order_of
 from simulators.isaac.checks import check_whole
 from simulators.isaac.configclass import missing
-from simulators.isaac.quaternion import check_order, quaternion_order
+from simulators.isaac.quaternion import quaternion_order
 from simulators.isaac.scene import InteractiveScene
 from simulators.isaac.simulation import Simulation, numbers
 
 Observations = dict[str, Any]
+log = logging.getLogger(__name__)
 StepReturn = tuple[Observations, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 
 
@@ -47,14 +49,20 @@ class EnvBase(gymnasium.Env):
     action_space: Any
     event_manager: Any
 
-    def __init__(self, cfg: EnvCfg, render_mode: str | None = None) -> None:
+    def __init__(self, cfg: EnvCfg, render_mode: str | None = None, **kwargs: Any) -> None:
+        for name in kwargs:
+            if not name.endswith("_cfg_entry_point"):  # Part of a task's registration with gymnasium.
+                raise ConfigError(f"no argument is called {name!r}", type(self).__name__, "set it in cfg")
         unfilled = list(missing(cfg))
         if unfilled:
             raise ConfigError(f"{', '.join(unfilled)} is missing", type(cfg).__name__, "fill it in")
         check_env_cfg(cfg)
         self.cfg: Any = copy.deepcopy(cfg)
         self.render_mode = render_mode
-        self.quaternion = check_order(cfg.quaternion, f"{type(cfg).__name__}.quaternion")
+        self.quaternion = self.cfg.quaternion = quaternion_order_of(cfg)
+        unread = ignored(cfg) + (["render_mode"] if render_mode is not None else [])
+        if unread:
+            log.warning("%s: these settings change nothing here: %s", type(cfg).__name__, ", ".join(unread))
         self.metadata = {"render_modes": [None], "render_fps": 1.0 / self.step_dt, "quaternion": self.quaternion}
         self.generator = torch.Generator()
         self.cfg.seed = self.seed(secrets.randbits(31) if cfg.seed is None else cfg.seed)

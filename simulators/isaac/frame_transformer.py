@@ -1,6 +1,6 @@
 """Frames on bodies, such as a gripper's tip, as MuJoCo sites."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import mujoco
 import torch
@@ -114,6 +114,7 @@ class FrameTransformerCfg:
         name: str | None = None
         offset: OffsetCfg = OffsetCfg()
 
+    _ignored: ClassVar[tuple[str, ...]] = ("debug_vis", "visualizer_cfg")
     class_type: Any = FrameTransformer
     prim_path: str = MISSING
     source_frame_offset: OffsetCfg = OffsetCfg()

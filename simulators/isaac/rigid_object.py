@@ -1,7 +1,7 @@
 """Rigid objects: one body, free or moved by writes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import mujoco
 import torch
@@ -84,6 +84,7 @@ class RigidObjectCfg(Config):
         lin_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
         ang_vel: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
+    _ignored: ClassVar[tuple[str, ...]] = ("debug_vis",)
     class_type: Any = RigidObject
     prim_path: str | None = None
     spawn: ShapeCfg = MISSING

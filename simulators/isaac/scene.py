@@ -1,7 +1,7 @@
 """Scene: assets by name, compiled to one MuJoCo model; every environment is a world of its own."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import mujoco
 import torch
@@ -27,6 +27,10 @@ class InteractiveSceneCfg:
         env_spacing, replicate_physics, filter_collisions, lazy_sensor_update: Accepted; worlds do not see each other.
     """
 
+    _open: ClassVar[bool] = True
+    _ignored: ClassVar[tuple[str, ...]] = (
+        "env_spacing", "replicate_physics", "filter_collisions", "lazy_sensor_update"
+    )  # fmt: skip
     num_envs: int = MISSING
     env_spacing: float = 1.0
     replicate_physics: bool = True

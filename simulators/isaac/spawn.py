@@ -95,6 +95,7 @@ class CollisionPropertiesCfg:
 class RigidBodyMaterialCfg:
     """Sliding friction; MuJoCo has one coefficient, so `static_friction` counts, and takes the larger one of a pair."""
 
+    _ignored: ClassVar[tuple[str, ...]] = ("dynamic_friction",)
     static_friction: float = 0.5
     dynamic_friction: float = 0.5
 
@@ -127,6 +128,8 @@ class ShapeCfg:
         colour = self.visual_material or PreviewSurfaceCfg()
         hits = self.collision_props is None or self.collision_props.collision_enabled
         options = self.geom()
+        if mass.mass is not None and mass.density is not None:
+            raise ConfigError("mass and density are both given", f"mass_props of {name}", "give one of them")
         if mass.mass is not None:
             options["mass"] = mass.mass
         elif mass.density is not None:
@@ -201,6 +204,7 @@ class GroundPlaneCfg(ShapeCfg):
 class LightCfg(Config):
     """Accepted, so that scenes carry over; the scene keeps its own lights."""
 
+    _ignored: ClassVar[tuple[str, ...]] = ("intensity", "color")
     intensity: float = 1.0
     color: tuple[float, float, float] = (1.0, 1.0, 1.0)
 

@@ -114,6 +114,14 @@ class EventManager(ManagerBase):
         if term.mode == "interval" and term.interval_range_s is None:
             raise ConfigError("interval_range_s is missing", f"event {name}", "give the shortest and longest time, s")
 
+        for field, mode, unset in (
+            ("interval_range_s", "interval", None),
+            ("is_global_time", "interval", False),
+            ("min_step_count_between_reset", "reset", 0),
+        ):
+            if term.mode != mode and getattr(term, field) != unset:
+                raise ConfigError(f"{field} means nothing in mode {term.mode}", f"event {name}", "leave it out")
+
     def _mode_of(self, name: str) -> dict[str, EventTermCfg]:
         for terms in self._cfgs.values():
             if name in terms:

@@ -145,7 +145,7 @@ class CurriculumCfg:
 class FrankaCubeLiftEnvCfg(ManagerBasedRLEnvCfg):
     """`Embodied-Lift-Cube-Franka-v0`: 50 Hz, 5 s."""
 
-    scene: ObjectTableSceneCfg = ObjectTableSceneCfg(num_envs=64, env_spacing=2.5)
+    scene: ObjectTableSceneCfg = ObjectTableSceneCfg(num_envs=64)
     observations: ObservationsCfg = ObservationsCfg()
     actions: ActionsCfg = ActionsCfg()
     commands: CommandsCfg = CommandsCfg()

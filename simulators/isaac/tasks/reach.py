@@ -116,7 +116,7 @@ class CurriculumCfg:
 class FrankaReachEnvCfg(ManagerBasedRLEnvCfg):
     """`Embodied-Reach-Franka-v0`: 30 Hz, 12 s, a new pose every 4 s."""
 
-    scene: ReachSceneCfg = ReachSceneCfg(num_envs=64, env_spacing=2.5)
+    scene: ReachSceneCfg = ReachSceneCfg(num_envs=64)
     observations: ObservationsCfg = ObservationsCfg()
     actions: ActionsCfg = ActionsCfg()
     commands: CommandsCfg = CommandsCfg()

@@ -142,7 +142,7 @@ def test_a_term_may_be_a_class():
         (ObservationTermCfg(func=count, scale=(1.0, 2.0, 3.0)), ConfigError, "one per element"),
         (ObservationTermCfg(func=Sum, params={"gian": 1.0}), ConfigError, "'gian'.*observation x.*did you mean gain"),
         (ObservationTermCfg(func=Sum), ConfigError, "'gain' is missing"),
-        (ObservationTermCfg(), ConfigError, "func is not a function"),
+        (ObservationTermCfg(), ConfigError, r"policy.x.func is missing"),
         (3, ConfigError, "a int is no ObservationTermCfg"),
     ],
 )

@@ -146,7 +146,7 @@ class EventsCfg:
 class ToyCfg(ManagerBasedRLEnvCfg):
     """Three pendulums, 10 steps of 0.04 s."""
 
-    scene: SceneCfg = SceneCfg(num_envs=3, env_spacing=2.0)
+    scene: SceneCfg = SceneCfg(num_envs=3)
     observations: ObservationsCfg = ObservationsCfg()
     actions: ActionsCfg = ActionsCfg()
     rewards: RewardsCfg = RewardsCfg()
@@ -164,7 +164,7 @@ class ToyCfg(ManagerBasedRLEnvCfg):
 
 @configclass
 class SwingCfg(DirectRLEnvCfg):
-    scene: InteractiveSceneCfg = InteractiveSceneCfg(num_envs=4, env_spacing=2.0)
+    scene: InteractiveSceneCfg = InteractiveSceneCfg(num_envs=4)
     robot: ArticulationCfg = PENDULUM
     observation_space = 4
     action_space = 2
