@@ -261,10 +261,19 @@ def edges(ground: Ground) -> None:
 
 
 def flood(ground: Ground) -> None:
-    """A simulator whose observations have 50 MB."""
+    """A simulator whose observations have 50 MB; also beside a server of its own, for what the machine alone costs."""
     with ground.server("address=tcp://127.0.0.1:0") as server, ExitStack() as stack:
         address = server.announced("serving policy")
         robot = stack.enter_context(Actor("robot", address))
+        with ground.server("address=tcp://127.0.0.1:0") as other:
+            elsewhere = stack.enter_context(Actor("flood", other.announced("serving policy"), "50"))
+            ground.measure("without", robot)
+            asking = threading.Thread(target=elsewhere.ask, args=(ground.seconds,))
+            asking.start()
+            ground.measure("elsewhere", robot)
+            asking.join()
+        without, beside = ground.phases.pop("without").p99, ground.phases.pop("elsewhere").p99
+        ground.fact(f"p99 {beside / without:.1f} times that without where the flood is another server's", True)
         neighbours(ground, robot, stack.enter_context(Actor("flood", address, "50")))
 
 

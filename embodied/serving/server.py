@@ -5,6 +5,7 @@ import math
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from embodied.wire.descriptors import raise_limit
 from embodied.wire.message import LIMITS, Limits
 
 _QUEUE = 64  # messages of one client that wait in either direction
+_RECEIVE_BYTES = 1 << 19  # of one connection, read at once by the one I/O thread, which others wait for
 _LOOK_S = 0.1  # interval at which `stop` is checked
 _AT_ONCE = 64  # messages received between two batches, for this long at most
 _AT_ONCE_S = 0.002
@@ -36,6 +38,8 @@ _SNAPSHOT_S = 0.5
 _WARM_ROWS = (1, 8)
 
 Served = Mapping[str, PolicySlot]
+_Early = tuple[zmq.Frame, list[zmq.Frame], float]
+"""Connection and frames of a message that arrived during a batch, and the time at which that began."""
 
 
 class PolicyServer:
@@ -112,6 +116,7 @@ class PolicyServer:
         try:
             self._authenticator = self._callers.authenticator(self._context)
             sock = self._context.socket(zmq.ROUTER)
+            sock.rcvbuf = _RECEIVE_BYTES
             sock.sndhwm = sock.rcvhwm = _QUEUE  # a client that never reads loses only its own answers
             sock.maxmsgsize = max(self._limits.frame_bytes, self._limits.header_bytes)
             sock.tcp_keepalive, sock.tcp_keepalive_idle, sock.tcp_keepalive_intvl, sock.tcp_keepalive_cnt = 1, 30, 10, 3
@@ -130,23 +135,35 @@ class PolicyServer:
         sock, core, poll = self._socket, self.core, self._poller.poll
         assert sock is not None
         waited = 0.0
+        early: deque[_Early] = deque()
         try:
             while not stop.is_set():
-                poll(_milliseconds(min(core.wait(), _LOOK_S)))
-                self._receive(sock, _AT_ONCE, _AT_ONCE_S, waited)
+                if not early:
+                    poll(_milliseconds(min(core.wait(), _LOOK_S)))
+                    self._receive(sock, _AT_ONCE, _AT_ONCE_S, waited)
                 began = time.monotonic()
                 replies = core.tick()
                 # A message that arrived during a batch may have arrived at its start and counts as that old: a late
                 # refusal helps a robot less than an early one. These messages are received before any answer is sent,
                 # so that a request that follows an answer does not count as having waited.
                 waited = time.monotonic() - began
-                received, more = self._received(sock) if waited >= _MATTERS_S else ([], False)
+                more = False
+                if waited >= _MATTERS_S and not early:
+                    received, more = self._received(sock)
+                    early.extend((peer, frames, began) for peer, frames in received)
                 _send(sock, replies)
-                for peer, frames in received:
-                    self._hand(peer, frames, waited)
+                now = limit = time.monotonic()
+                limit += _AT_ONCE_S
+                while early and now < limit:  # a batch that is due comes before the rest of them
+                    peer, frames, since = early.popleft()
+                    self._hand(peer, frames, now - since)
+                    del peer, frames
+                    now = time.monotonic()
                 if not more:
                     waited = 0.0
                 self._take_snapshot()
+            for peer, frames, since in early:
+                self._hand(peer, frames, time.monotonic() - since)
             self._drain(sock)
         finally:
             self.close()
