@@ -4,6 +4,7 @@ A metric is named `role/metric`. Names under `wall/` may differ between two runs
 file is identical, byte for byte, which is why wall-clock columns come last and numbers are written with `repr`.
 """
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,8 @@ from typing import Self
 from embodied.errors import CorruptFile
 from embodied.files import disk_errors, read_bytes, write_bytes
 from embodied.monitor.events import EventLog
+
+log = logging.getLogger(__name__)
 
 FILE = "metrics.csv"
 STEP = "step"
@@ -91,6 +94,8 @@ class MetricsWriter:
         self.last = -math.inf
         if self.path.exists():
             self._header, rows, torn = _parse(self.path)
+            if torn and not self._header:
+                log.warning("%s was cut within its header: the rows before are lost, and it begins anew", self.path)
             if torn:
                 self._rewrite(self._header, rows)
             read_metrics(self.path)  # better told now than by the plot at the end of the run

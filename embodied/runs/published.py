@@ -1,6 +1,7 @@
 """Policies from what a run has published: its settings, its policy, a version of its weights. No env is made."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from embodied.errors import UserError
+from embodied.errors import CorruptFile, UserError
 from embodied.runs.checkpoint import check_spec
 from embodied.runs.engines import with_engine
 from embodied.runs.parts import build_policy
@@ -49,7 +50,7 @@ def open_run(run: str, runs: str, engine: Mapping[str, Any] | None = None) -> Ru
             f"the run {folder.name} has published no version yet", str(folder / "weights"), "wait for its first one"
         )
     name = str(settings.policy.get("name", "")) if settings.policy.get("name") in names else names[0]
-    spec = PolicySpec.from_dict(registry.manifest(name, "latest").spec)
+    spec = PolicySpec.from_dict(registry.newest_whole(name, lambda text: None).spec)
     torch.set_num_threads(settings.runtime.threads)
     policy = build_policy(with_engine(settings.policy, engine or {}), spec.whole_agent, settings.seed)
     fix = "serve it with the code and settings it was trained with"
@@ -62,14 +63,31 @@ def load_policy(
 ) -> tuple[Settings, Policy, Manifest, dict[str, NDArray[Any]]]:
     """A run's settings, its policy as configured, and one verified version of its weights, as `find_version` has it.
 
+    Where `latest` is damaged, the newest whole version is taken, and `say` is told.
+
     Raises:
         UserError, CorruptFile, SpecMismatch: As `open_run`.
         ConfigError, WeightsRefused: As `find_version`.
     """
     opened = open_run(run, runs)
-    chosen = find_version(opened.registry, opened.policy.spec.name, version, say)
-    manifest, tensors = opened.registry.read(opened.policy.spec.name, chosen.label)
+    registry, name = opened.registry, opened.policy.spec.name
+    try:
+        chosen = find_version(registry, name, version, say)
+        manifest, tensors = registry.read(name, chosen.label)
+    except CorruptFile as error:
+        if version != "latest":
+            raise
+        manifest, tensors = _read_newest(registry, name, error)
+        say(f"version {manifest.number} is taken: {error.line()}")
     return opened.settings, opened.policy, manifest, tensors
+
+
+def _read_newest(registry: Registry, policy: str, damage: CorruptFile) -> tuple[Manifest, dict[str, NDArray[Any]]]:
+    """The newest whole version; raises `damage` if there is none."""
+    for version in reversed(registry.versions(policy)):
+        with suppress(CorruptFile):
+            return registry.read(policy, version.label)
+    raise damage
 
 
 def find_version(

@@ -3,6 +3,7 @@
 `attempt.json` marks a run folder and counts how often the run was started, so that ids stay unique over resumes.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -17,12 +18,15 @@ from embodied.files import (
     disk_errors,
     fsync_dir,
     is_temporary,
+    read_bytes,
     read_sealed,
     sealed,
     temporary_name,
     write_bytes,
     write_new,
 )
+
+log = logging.getLogger(__name__)
 
 LATEST = "latest"
 MIN_FREE = 200 * 10**6
@@ -142,17 +146,29 @@ def lock(run: Path) -> Lock:
 def next_attempt(run: Path) -> int:
     """The number of this start or resume of the run, from 0; on disk before it is returned. The caller holds `lock`.
 
+    Where `attempt.json` is damaged, the count continues after the last attempt that left a file, and that is logged.
+
     Raises:
-        CorruptFile: `attempt.json` is damaged.
         InfrastructureError: No disk space.
     """
     path = run / _ATTEMPT
-    fix = "start a new run with name=..."
-    attempts = read_sealed(path, fix).get("attempts")
-    if type(attempts) is not int or attempts < 0:
-        raise CorruptFile("holds no count of attempts", str(path), fix)
+    try:
+        attempts = read_sealed(path, "").get("attempts")
+        if type(attempts) is not int or attempts < 0:
+            raise CorruptFile("holds no count of attempts", str(path), "")
+    except CorruptFile as error:
+        attempts = _next_of_files(run)
+        log.warning("%s: %s; attempt %d begins, after the last that left a file", path, error.what, attempts)
     write_bytes(path, sealed({"attempts": attempts + 1}))
     return attempts
+
+
+def _next_of_files(run: Path) -> int:
+    """One more than the last attempt that left episodes or its provenance."""
+    found = {int(name[1]) for path in run.glob("episodes/shard-*") if (name := path.name.split("-"))[1].isdecimal()}
+    lines = run / "provenance.jsonl"
+    written = len(read_bytes(lines, 2**26, "").splitlines()) if lines.is_file() else 0
+    return max([written, *(attempt + 1 for attempt in found)])
 
 
 def check_free(folder: Path, need: int = MIN_FREE) -> None:

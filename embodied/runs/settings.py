@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from embodied.errors import ConfigError, CorruptFile
 from embodied.files import read_bytes
@@ -259,6 +259,10 @@ def saved_config(folder: Path) -> DictConfig:
             raise ValueError("no configuration of a run")
         migrate(config)
         typed(Settings, config)
+    except MarkedYAMLError as error:
+        line = error.problem_mark or error.context_mark
+        what = error.problem or error.context or "no YAML"
+        raise CorruptFile(what, f"{path}, line {line.line + 1}" if line else str(path), fix) from None
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError, ConfigError) as error:
         raise CorruptFile(str(error).splitlines()[0], str(path), fix) from None
     return config

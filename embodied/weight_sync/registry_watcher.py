@@ -224,9 +224,10 @@ class RegistryWatcher:
             self._changed = True  # what is active may have moved meanwhile
             if isinstance(result, Version):
                 self._error = ""
-                if why != "follow" and before.hash:
+                if before.hash and (why != "follow" or result.number < before.number):
+                    gone = why if why != "follow" else f"{before.label} is not kept any more"
                     log.warning(
-                        "policy %s: version %s instead of %s (%s)", self._policy, result.label, before.label, why
+                        "policy %s: version %s instead of %s (%s)", self._policy, result.label, before.label, gone
                     )
                 return
             if isinstance(result, DataError):

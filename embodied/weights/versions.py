@@ -116,6 +116,29 @@ class Versions:
         """A version's manifest alone, its signature not looked at; raises as `find` and `read`."""
         return self._retried(policy, number, self._read_manifest)
 
+    def newest_whole(self, policy: str, say: Callable[[str], object]) -> Manifest:
+        """The manifest of the newest version whose manifest is whole.
+
+        Args:
+            say: Told of each newer one that is damaged.
+
+        Raises:
+            UserError: As `find`.
+            CorruptFile: None is whole.
+        """
+        self.find(policy, LATEST)
+        damage: CorruptFile | None = None
+        for version in reversed(self.versions(policy)):
+            try:
+                manifest = self.manifest(policy, version.label)
+            except CorruptFile as error:
+                damage = damage or error
+                say(f"an older version is taken: {error.line()}")
+                continue
+            return manifest
+        assert damage is not None
+        raise damage
+
     def signature(self, policy: str, number: int | str) -> str:
         """A version's signature as hex digits; empty for one that is not signed. Raises as `find` and `read`."""
         return self._retried(policy, number, self._read_signature)

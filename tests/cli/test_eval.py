@@ -47,6 +47,18 @@ def test_without_tasks_and_splits_there_is_one_line_and_the_counts(runs, capsys)
     assert evaluated(runs, capsys, "batch=4")[1] == result
 
 
+def test_where_the_newest_version_is_damaged_an_older_one_is_taken_and_named(runs, capsys, tmp_path):
+    copytree(Path(runs) / "a", tmp_path / "a")
+    *_, older, newest = sorted(
+        (tmp_path / "a" / "weights" / "mlp").glob("[0-9]*"), key=lambda f: int(f.name.split("-")[0])
+    )
+    (newest / "manifest.json").write_text("{")
+    lines, result = evaluated(str(tmp_path), capsys)
+    number = older.name.split("-")[0]
+    assert any(line.startswith(f"version {number} is taken: ") for line in lines)
+    assert result["policy_versions"] == [int(number)]
+
+
 def test_a_row_for_each_split_and_a_total(runs, capsys):
     words = ["splits=[seen,wrong_instruction]", "videos=1", "label=mine"]
     lines, result = evaluated(runs, capsys, *words)

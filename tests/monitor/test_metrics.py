@@ -100,6 +100,15 @@ def test_a_file_cut_anywhere_goes_on(tmp_path_factory: pytest.TempPathFactory, c
     assert columns["a/x"][-1] == 9
 
 
+def test_a_file_cut_within_its_header_begins_anew_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _fill(tmp_path, [{"a/x": 1}, {"a/x": 2}])
+    (tmp_path / FILE).write_text("step,a")
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(3, {"a/x": 7})
+    assert read_metrics(tmp_path / FILE) == {"step": [3], "a/x": [7]}
+    assert "cut within its header" in caplog.text
+
+
 def test_truncating_everything_leaves_the_header(tmp_path: Path) -> None:
     _fill(tmp_path, [{"a/x": 1}, {"a/x": 2}])
     with MetricsWriter(tmp_path) as writer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied.errors import ConfigError, CorruptFile, InfrastructureError, UserError
+from embodied.errors import ConfigError, InfrastructureError, UserError
 from embodied.files import TEMPORARY
 from embodied.runs.run_folder import check_free, create, lock, next_attempt, point_latest, resolve, runs
 
@@ -96,13 +96,18 @@ def test_one_process_writes_a_run_and_a_dead_one_holds_nothing(tmp_path: Path) -
     lock(run).release()
 
 
-def test_attempts_count_up(tmp_path: Path) -> None:
+def test_attempts_count_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = create(tmp_path, "a")
     assert [next_attempt(run) for _ in range(3)] == [0, 1, 2]
     file = run / "attempt.json"
     file.write_text(file.read_text().replace("3", "1"))
-    with pytest.raises(CorruptFile, match=r"attempt\.json.*start a new run"):
-        next_attempt(run)
+    (run / "episodes").mkdir()
+    (run / "episodes" / "shard-6-000000.h5").touch()
+    assert [next_attempt(run) for _ in range(2)] == [7, 8]
+    assert caplog.text.count("attempt 7 begins, after the last that left a file") == 1
+    file.write_text("{")
+    (run / "provenance.jsonl").write_text("{}\n" * 9)
+    assert next_attempt(run) == 9
 
 
 def test_too_little_disk_is_one_line(tmp_path: Path) -> None:

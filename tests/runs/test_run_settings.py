@@ -73,6 +73,12 @@ def test_a_damaged_configuration_names_its_file(tmp_path: Path, text: str) -> No
     assert str(tmp_path / CONFIG) in caught.value.line()
 
 
+def test_a_configuration_that_is_no_yaml_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text("task:\n  name: reach\nseed: a: b\n")
+    with pytest.raises(CorruptFile, match=r"config\.yaml, line 3"):
+        saved_config(tmp_path)
+
+
 def _resume(folder: Path, *words: str) -> Settings:
     given = compose_config("train", ["resume=a", *words])
     return typed(Settings, resumed_config(folder, given, ["resume=a", *words]))

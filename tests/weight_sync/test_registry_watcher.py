@@ -1,6 +1,8 @@
 """A follower serves what its registry wants, whichever process moves the pointers; what is damaged is left alone."""
 
 import logging
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -112,6 +114,15 @@ def test_whatever_moves_the_pointers_is_followed(server: Server, tmp_path: Path)
                    ("2", "4", "follow"), ("4", "3", "rollback"), ("3", "5", "follow")]  # fmt: skip
     assert {line["server"] for line in lines} == {"ipc:///tmp/a"}
     assert all({"time", "event", "policy", "version", "from", "why", "server", "pid"} <= line.keys() for line in lines)
+
+
+def test_a_deleted_newest_version_is_left_and_that_is_logged(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    publish(server.registry)
+    publish(server.registry)
+    assert server.serves(2)
+    shutil.rmtree(server.registry.path("tiny", server.registry.find("tiny", 2)))
+    assert server.serves(1)
+    assert re.search(r"version 1-\w+ instead of 2-\w+ \(2-\w+ is not kept any more\)", caplog.text)
 
 
 def wait_for_look(server: Server) -> None:

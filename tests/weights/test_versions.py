@@ -22,6 +22,19 @@ def damage(registry: Registry, number: int, name: str = "model.safetensors") -> 
     file.write_bytes(file.read_bytes()[:-9])
 
 
+def test_the_newest_whole_manifest_is_that_of_an_older_version(tmp_path: Path) -> None:
+    registry, said = Registry(tmp_path), list[str]()
+    publish(registry, 3)
+    assert registry.newest_whole("mlp", said.append).number == 3 and not said
+    damage(registry, 3, "manifest.json")
+    damage(registry, 2, "manifest.json")
+    assert registry.newest_whole("mlp", said.append).number == 1
+    assert len(said) == 2 and all("an older version is taken: " in line for line in said)
+    damage(registry, 1, "manifest.json")
+    with pytest.raises(CorruptFile, match="3-"):
+        registry.newest_whole("mlp", said.append)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_no_pointer_moves_to_a_damaged_version(tmp_path: Path, name: str) -> None:
     registry = Registry(tmp_path)
