@@ -123,8 +123,11 @@ def entry() -> None:
         signal.signal(signal.SIGHUP, _terminate)
     try:
         status = run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            _mute(sys.stdout)  # the command has done its work
     except BrokenPipeError:
         status = 141  # the reader of a pipe (head, less) left
         _mute(sys.stdout)

@@ -17,7 +17,13 @@ from policies.base import Policy
 def make_env(task: dict[str, Any], env: dict[str, Any], num_envs: int, seed: int, autoreset: bool = True) -> Env:
     """`num_envs` envs of a task; `task` holds its `name` and options, `env` the target that simulates it."""
     options = {key: value for key, value in task.items() if key != "name"}
-    made: Env = build(env, "env", task.get("name"), num_envs=num_envs, seed=seed, **options)
+    try:
+        made: Env = build(env, "env", task.get("name"), num_envs=num_envs, seed=seed, **options)
+    except ConfigError as error:
+        key = error.where.removeprefix("task.")
+        if key == error.where or key in options or key not in env:
+            raise
+        raise ConfigError(error.what.replace("task ", "env of task ", 1), f"env.{key}", error.fix) from None
     require_parts(made, env, "env", "spec", "reset", "step")
     made.autoreset = autoreset
     return made

@@ -1,6 +1,7 @@
 """A training run from its configuration to its last line."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def train(config: DictConfig, overrides: Sequence[str]) -> Path:
             if not there and (folder / CLONING).exists():
                 what = "continues cloning"
             raise KeyboardInterrupt(f"`embodied train resume={folder}` {what}") from None
-    print(line)
+    with suppress(BrokenPipeError):  # its reader left; the run is finished all the same
+        print(line)
     return folder
 
 

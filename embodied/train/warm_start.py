@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied.buffer.consumed import record_consumed
-from embodied.errors import ConfigError, CorruptFile, SpecMismatch, UserError
+from embodied.errors import ConfigError, CorruptFile, SpecMismatch, UserError, WeightsRefused
 from embodied.files import remove
 from embodied.learning.learner import TENTHS, EpisodeLearner
 from embodied.monitor.progress import duration
@@ -44,7 +44,11 @@ def warm_start(loop: Loop) -> None:
     first = parts.cloner or parts.trained
     compared = parts.settings.compare.split is not None
     if begin.weights is not None:
-        first.load_pretrained(read_weights(begin.weights, parts.policy))
+        try:
+            weights = read_weights(begin.weights, parts.policy)
+        except (CorruptFile, WeightsRefused) as error:
+            raise UserError(error.what, f"warm_start.weights={begin.weights}", error.fix) from None
+        first.load_pretrained(weights)
         loop.origin["weights"] = begin.weights
         if compared:
             write_snapshot(parts.folder / PRETRAINED, first.tensors(), parts.spec)

@@ -149,6 +149,9 @@ def test_resumed_run_goes_on_bit_for_bit(root: Path, tmp_path: Path) -> None:
         (["seed"], "key=value"),
         (["client=remote", "client.address=ipc:///tmp/embodied-nobody", "client.timeout_s=1"], "policy server"),
         (["client.address=ipc:///nowhere/x", "client=remote"], "mkdir -p /nowhere"),
+        (["+env.foo=1"], "no option 'foo' (env.foo)"),
+        (["+task.foo=1"], "no option 'foo' (task.foo)"),
+        ([f"warm_start.weights={__file__}"], f"(warm_start.weights={__file__})"),
     ],
 )
 def test_a_mistake_gets_one_line(tmp_path: Path, words: list[str], said: str) -> None:
