@@ -153,6 +153,25 @@ class BatchEnv:
         starts = self._start(np.arange(self.num_envs, dtype=np.int32), seeds, states)
         return self.observe(), starts
 
+    def restart(
+        self, ids: NDArray[np.int32], seeds: NDArray[np.int64] | None = None
+    ) -> tuple[dict[str, Observation], Resets]:
+        """Start the next episodes of some environments, once all have begun.
+
+        Args:
+            ids: [M] rows of the batch.
+            seeds: [M]; None to draw them.
+
+        Returns:
+            Observations of all environments, those of the others as last given, and the starts.
+        """
+        starts = self._start(ids, seeds)
+        for name, first in self._sense(ids).items():
+            for stream, values in first.items():
+                self._senses.last[name][stream][ids] = values
+        last = {name: {k: v.copy() for k, v in streams.items()} for name, streams in self._senses.last.items()}
+        return {agent.name: observation(agent.rows, last[agent.name]) for agent in self._agents}, starts
+
     def observe(self) -> dict[str, Observation]:
         """Agent name to its observation [B] of the present state, or to its last one where it is parked."""
         seen = self._sense(None)

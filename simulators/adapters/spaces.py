@@ -59,6 +59,19 @@ def checked_seed(seed: Any, task: str, count: int = 1) -> int:
     return int(seed)
 
 
+def checked_mask(mask: Any, count: int, task: str) -> NDArray[np.bool_]:
+    """A `reset_mask` [B] bool with at least one True.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    fine = isinstance(mask, np.ndarray) and mask.shape == (count,) and mask.dtype == np.bool_
+    if not fine or not mask.any():
+        what = f"reset_mask cannot be {str(mask)[:40]}"
+        raise ConfigError(what, f"task {task}, reset", f"give a numpy array of {count} bool, at least one True")
+    return np.asarray(mask)
+
+
 def check_options(options: dict[str, Any] | None, task: str) -> None:
     """Raise `ConfigError` if a reset is given options, of which there are none."""
     if options:

@@ -46,10 +46,11 @@ RANDOMISED = {
 }
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize(("task", "options"), [("reach", {}), ("lift_cube", {}), ("lift_cube", RANDOMISED)])
-def test_it_equals_a_sync_vector_env(task, options):
-    ours = VectorEnv(task, COUNT, num_threads=1, **options)
-    theirs = SyncVectorEnv([lambda: SingleEnv(task, **options)] * COUNT, autoreset_mode=AutoresetMode.SAME_STEP)
+def test_it_equals_a_sync_vector_env(task, options, mode):
+    ours = VectorEnv(task, COUNT, num_threads=1, autoreset_mode=mode, **options)
+    theirs = SyncVectorEnv([lambda: SingleEnv(task, **options)] * COUNT, autoreset_mode=mode)
     assert ours.metadata["autoreset_mode"] == theirs.metadata["autoreset_mode"]
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -65,7 +66,13 @@ def test_it_equals_a_sync_vector_env(task, options):
             actions = actions + noise.astype(np.float32)
             for mine, other in zip(ours.step(actions), theirs.step(actions), strict=True):
                 check_same(mine, other, f"step {step}")
-            ended += int(theirs._autoreset_envs.sum())
+            over = theirs._autoreset_envs.copy()
+            ended += int(over.sum())
+            if mode is AutoresetMode.DISABLED and over.any():
+                for own in (None, [4, None, 9]):
+                    resets = [env.reset(seed=own, options={"reset_mask": over.copy()}) for env in (ours, theirs)]
+                    for mine, other in zip(*resets, strict=True):
+                        check_same(mine, other, f"reset after step {step}")
     assert ended >= 6
 
 
@@ -112,6 +119,69 @@ def test_gymnasiums_wrappers_go_around_it():
         infos = env.step(env.env.expert())[-1]
         lengths += list(infos["episode"]["l"][infos["_episode"]]) if "episode" in infos else []
     assert len(lengths) >= 2 and min(lengths) > 2
+
+
+def test_all_environments_may_end_at_once():
+    env = VectorEnv("reach", 2, num_threads=1, autoreset_mode="next-step")
+    env.reset(seed=1)
+    still, steps = np.zeros(env.action_space.shape), env.env.spec.episode_steps
+    for _ in range(steps):
+        observations, _, _, truncations, _ = env.step(still)
+    assert truncations.all()
+    again, rewards, _, truncations, infos = env.step(still)
+    assert not truncations.any() and not rewards.any() and infos["_episode_seed"].all()
+    assert not np.array_equal(again["joint_pos"], observations["joint_pos"]) and not env.env._step.any()
+
+
+@pytest.mark.parametrize("mode", ["next-step", "disabled"])
+def test_wrappers_of_observations_go_around_it(mode):
+    env = gymnasium.make_vec("embodied/reach-v0", num_envs=2, num_threads=1, autoreset_mode=mode)
+    flat = gymnasium.wrappers.vector.FlattenObservation(env)
+    if mode == "next-step":
+        flat = gymnasium.wrappers.vector.NormalizeObservation(flat)
+    first, _ = flat.reset(seed=1)
+    assert first.shape == flat.observation_space.shape and first in flat.observation_space
+    over = 0
+    for _ in range(100):
+        seen, _, terminations, truncations, _ = flat.step(flat.env.unwrapped.expert())
+        assert seen in flat.observation_space and seen.dtype == np.float32
+        ended = terminations | truncations
+        over += ended.sum()
+        if mode == "disabled" and ended.any():
+            flat.reset(options={"reset_mask": ended})
+    assert over >= 4
+
+
+def test_a_masked_reset_leaves_the_others_alone():
+    env = VectorEnv("reach", 3, num_threads=1)
+    mask = np.array([False, True, False])
+    with pytest.raises(ConfigError, match="the first reset leaves environments out"):
+        env.reset(options={"reset_mask": mask})
+    env.reset(seed=1)
+    before, *_ = env.step(env.expert())
+    after, infos = env.reset(seed=[7, 8, 9], options={"reset_mask": mask})
+    assert infos["episode_seed"].tolist() == [0, 8, 0] and infos["_episode_seed"].tolist() == mask.tolist()
+    assert (after["joint_pos"] == before["joint_pos"]).all(axis=1).tolist() == (~mask).tolist()
+    assert env.env._step.tolist() == [1, 0, 1]
+    for wrong in ([True, False, True], np.ones(2, bool), np.zeros(3, bool), np.ones(3)):
+        with pytest.raises(ConfigError, match=r"reset_mask cannot be .*give a numpy array of 3 bool"):
+            env.reset(options={"reset_mask": wrong})
+
+
+def test_without_autoreset_a_step_after_the_end_is_refused():
+    env = VectorEnv("reach", 2, num_threads=1, autoreset_mode="disabled")
+    env.reset(seed=1)
+    ended = np.zeros(2, bool)
+    while not ended.any():
+        _, _, terminations, truncations, _ = env.step(env.expert())
+        ended = terminations | truncations
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"environments {np.flatnonzero(ended)[0]}.* have ended.*reset_mask"):
+            env.step(env.expert())
+    env.reset(options={"reset_mask": ended})
+    env.step(env.expert())
+    with pytest.raises(ConfigError, match="autoreset_mode cannot be 'never'"):
+        VectorEnv("reach", 2, autoreset_mode="never")
 
 
 def test_bad_input_is_one_line():
