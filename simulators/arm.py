@@ -34,6 +34,7 @@ class Arm(ArmKinematics):
         super().__init__(robot, prefix)
         self.arm_qpos, self.arm_qvel, self.arm_ctrl = self._slices(model, self.chain.joints)
         self.gripper_qpos, self.gripper_qvel, self.gripper_ctrl = self._slices(model, self.facts.gripper)
+        self._linkage = [int(model.joint(f"{prefix}{name}").qposadr[0]) for name in self.facts.linkage]
         self.ee = model.site(f"{prefix}ee").id
         count = len(self.chain)
         self.streams: Streams = (
@@ -93,3 +94,5 @@ class Arm(ArmKinematics):
         """
         qpos[:, self.arm_qpos] = ctrl[:, self.arm_ctrl] = joints
         qpos[:, self.gripper_qpos] = ctrl[:, self.gripper_ctrl] = self.gripper_targets(np.array([command]))
+        share = 0.5 * (1.0 + command)
+        qpos[:, self._linkage] = share * self.facts.linkage_open + (1.0 - share) * self.facts.linkage_closed

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from hydra import compose, initialize_config_dir
@@ -32,10 +32,11 @@ def compose_config(name: str, overrides: Sequence[str]) -> DictConfig:
     for word in overrides:
         if not re.match(r"^[+~]*[\w@./-]+(=|$)", word) or ("=" not in word and not word.startswith("~")):
             raise ConfigError(f"{word!r} is not an override", "command line", "write key=value, such as task=reach")
-    overrides = [w for w in overrides if w != "experiment=null"]  # the default, which Hydra takes from files only
+    # The defaults, which Hydra takes from files only.
+    overrides = [word for word in overrides if word not in ("experiment=null", "robot=null")]
     _check_grammar(overrides)
     known = groups()
-    overrides = [part for word in overrides for part in _own_task(word, known["task"])]
+    overrides = [part for word in overrides for part in _own_parts(word, known)]
     file = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{name}.yaml"), resolve=False)
     assert isinstance(file, dict)
     own = {str(group) for entry in file.get("defaults", ()) if isinstance(entry, dict) for group in entry}
@@ -75,10 +76,13 @@ class _Override(NamedTuple):
         return cls(word[0], key if key in keys else other, value)
 
 
-def _own_task(word: str, known: Sequence[str]) -> list[str]:
-    """Overrides for a word that gives a task by the import path of its module; other words stay as they are."""
+def _own_parts(word: str, known: Mapping[str, Sequence[str]]) -> list[str]:
+    """Overrides for a word that gives a task by the import path of its module, or a robot by that or the path of its
+    description; other words stay as they are."""
     key, _, value = word.partition("=")
-    if key not in ("task", "task.name") or "." not in value or value in known:
+    if key == "robot" and "." in value and value not in known["robot"]:
+        return [f"++task.robot={value}"]
+    if key not in ("task", "task.name") or "." not in value or value in known["task"]:
         return [word]
     return ["~task", f"++task.name={value}"]
 
@@ -139,7 +143,7 @@ def check_groups(arguments: Sequence[str], config: DictConfig) -> None:
     """Raise `ConfigError` if groups are given that the run, which has its own, would leave unread."""
     for word in arguments:
         key = word.partition("=")[0].lstrip("+")
-        if config.run is not None and key.partition(".")[0] in ("task", "env", "policy"):
+        if config.run is not None and key.partition(".")[0] in ("task", "robot", "env", "policy"):
             raise ConfigError(f"{key} is for run=null: a run has its own", word, "add run=null, or leave it out")
 
 
@@ -155,7 +159,7 @@ def show_help(arguments: Sequence[str], text: str, name: str) -> bool:
     config = compose_config(name, [word for word in arguments if "=" in word])
     known = groups()
     grouped = [str(key) for key in config if str(key) in known]
-    extra = {"train": ["experiment", "randomise"]}.get(name, [])
+    extra = ["robot", *(["experiment", "randomise"] if name == "train" else [])]
     if grouped:
         print("Groups, and what can be chosen for each:")
         for group in sorted([*grouped, *extra]):

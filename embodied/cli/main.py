@@ -26,6 +26,7 @@ COMMANDS = {
     "play": "write a video of a task's scripted expert: embodied play task=reach seed=7",
     "episodes": "list, show, trace or replay stored episodes: embodied episodes ls run=latest",
     "sim-worker": "another project's environments: embodied sim-worker --env gymnasium:FetchPush-v4 --connect ADDRESS",
+    "robot": "bring in a robot of your own: embodied robot import ur5e.xml gripper=2f85.xml",
     "doctor": "check this machine, and say what mends it",
 }
 

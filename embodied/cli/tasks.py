@@ -8,13 +8,14 @@ from embodied.cli.compose import compose_config, groups, show_help
 from embodied.errors import ConfigError, nearest
 
 HELP = """\
-embodied tasks [task=NAME] [episodes=200] [--json]
+embodied tasks [task=NAME] [robot=NAME] [episodes=200] [--json]
 
 Lists every task configuration with its robot, cameras and instruction, and measures its scripted expert: the share of
 seeds on which it succeeds, with the 95 % Wilson interval.
 
   embodied tasks episodes=50    faster
   embodied tasks task=stack     one of them
+  embodied tasks task=stack robot=so101   of another robot
   embodied tasks --json         a line of JSON per task
 """
 ROW = "{:<20} {:<30} {:<29} {:<22} {}"
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     for label in chosen:
         if label not in known:
             raise ConfigError(f"unknown task {label!r}", f"task={label}", nearest(label, known))
-    words = [word for word in arguments if word != "--json" and not word.startswith("task=")]
+    words = [word for word in arguments if word != "--json" and not word.startswith(("task=", "robot="))]
+    robot = [word for word in arguments if word.startswith("robot=")]
     config = compose_config("tasks", words)
     from embodied.evaluate.gallery import PlaySettings, TasksSettings, describe_task
     from embodied.runs.settings import typed
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--json" not in arguments:
         print(ROW.format("task", "robot", "expert", "cameras", "instruction"))
     for label in chosen or known:
-        parts = typed(PlaySettings, compose_config("play", [f"task={label}"]))
+        parts = typed(PlaySettings, compose_config("play", [f"task={label}", *robot]))
         found = describe_task(label, parts.task, parts.env, settings.episodes)
         print(json.dumps(found) if "--json" in arguments else _line(found), flush=True)
     return 0

@@ -19,7 +19,7 @@ def forward(chain: Chain, q: Array) -> tuple[Array, Array]:
     Returns:
         Position [B, 3] m and rotation [B, 3, 3] in the base frame.
     """
-    pos, rot, _, _ = _frames(chain, q)
+    pos, rot, _, _ = frames(chain, q)
     return pos, rot
 
 
@@ -34,12 +34,12 @@ def jacobian(chain: Chain, q: Array) -> tuple[Array, Array, Array]:
         Position [B, 3], rotation [B, 3, 3], and [B, 6, N]: linear (m/rad) above angular velocity per joint velocity,
         in the base frame.
     """
-    pos, rot, anchors, axes = _frames(chain, q)
+    pos, rot, anchors, axes = frames(chain, q)
     linear = np.cross(axes, pos[:, None] - anchors)
     return pos, rot, np.concatenate([linear, axes], axis=2).transpose(0, 2, 1).copy()
 
 
-def _frames(chain: Chain, q: Array) -> tuple[Array, Array, Array, Array]:
+def frames(chain: Chain, q: Array) -> tuple[Array, Array, Array, Array]:
     """Tip position and rotation, and of each joint the anchor [B, N, 3] and the axis [B, N, 3] in the base frame."""
     count = len(q)
     pos, rot = np.zeros((count, 3)), np.broadcast_to(np.eye(3), (count, 3, 3))
