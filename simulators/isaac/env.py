@@ -49,6 +49,21 @@ class ManagerBasedRLEnv(EnvBase):
         self._make_spaces()
         self.event_manager.apply("startup")
 
+    def state_dict(self) -> dict[str, Any]:
+        """As `EnvBase.state_dict`, with the weights of rewards, which curricula change."""
+        manager = self.reward_manager
+        return super().state_dict() | {
+            "reward_weights": {name: manager.get_term_cfg(name).weight for name in manager.active_terms}
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As `EnvBase.load_state_dict`; weights of terms that this task does not have are left out."""
+        super().load_state_dict(state)
+        for name in self.reward_manager.active_terms:
+            term = self.reward_manager.get_term_cfg(name)
+            term.weight = state["reward_weights"].get(name, term.weight)
+            self.reward_manager.set_term_cfg(name, term)
+
     def _step(self, action: torch.Tensor) -> StepReturn:
         self.action_manager.process_action(action)
         self._advance(self.action_manager.constant_over_decimation)

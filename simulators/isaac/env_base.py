@@ -162,6 +162,21 @@ class EnvBase(gymnasium.Env):
             self._memo[key] = compute()
         return self._memo[key]
 
+    def state_dict(self) -> dict[str, Any]:
+        """State that outlives episodes and belongs into a checkpoint: steps taken, and the random generator."""
+        return {"common_step_counter": self.common_step_counter, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over `state_dict` of an environment of this task, of any count; `reset` then begins its next episodes.
+
+        Raises:
+            ConfigError: It lacks something.
+        """
+        if lacking := [name for name in self.state_dict() if name not in state]:
+            raise ConfigError(f"the state lacks {', '.join(lacking)}", type(self).__name__, "use a state_dict()")
+        self.common_step_counter = int(state["common_step_counter"])
+        self.generator.set_state(state["generator"].cpu())
+
     def render(self) -> None:
         """Do nothing: there is no window."""
 

@@ -97,6 +97,15 @@ class RslRlVecEnvWrapper:
         self._observations = self._pack(observations)
         return self._observations, reward, (terminated | truncated).long(), extras
 
+    def state_dict(self) -> dict[str, Any]:
+        """State of the environment that belongs into a checkpoint; `PPO` of `rsl_rl_ppo` puts it there."""
+        return self.unwrapped.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`, and begin the next episodes."""
+        self.unwrapped.load_state_dict(state)
+        self.reset()
+
     def close(self) -> None:
         self.env.close()
 
@@ -128,9 +137,9 @@ class RslRlMLPModelCfg:
 
 @configclass
 class RslRlPpoAlgorithmCfg:
-    """Proximal policy optimisation, with rsl_rl's parameters."""
+    """Proximal policy optimisation, with rsl_rl's parameters; its checkpoints hold the environment's state too."""
 
-    class_name: str = "PPO"
+    class_name: str = "simulators.isaac.rsl_rl_ppo:PPO"
     num_learning_epochs: int = MISSING
     num_mini_batches: int = MISSING
     learning_rate: float = MISSING

@@ -1,5 +1,6 @@
 """Terminations: ends of episodes, by a terminal state or by the time limit."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from simulators.isaac.cfg import TerminationTermCfg
 from simulators.isaac.env_base import EnvBase
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, returned, rows
+
+log = logging.getLogger(__name__)
 
 
 class TerminationManager(ManagerBase):
@@ -25,6 +28,10 @@ class TerminationManager(ManagerBase):
         super().__init__(cfg, env)
         self._cfgs: dict[str, TerminationTermCfg] = {}
         for name, term in self._terms(cfg, TerminationTermCfg):
+            if "time_out" in (name, getattr(term.func, "__name__", "")) and not term.time_out:
+                said = "termination %s counts the time limit as a failure, whose later reward is 0: set time_out=True"
+                if not env.is_finite_horizon:
+                    log.warning(said, name)
             self._resolve(name, term)
             self._cfgs[name] = term
         self._none = torch.zeros(self.num_envs, dtype=torch.bool)

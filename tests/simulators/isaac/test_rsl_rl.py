@@ -96,6 +96,51 @@ def test_the_unmodified_runner_learns_saves_and_acts(task: str, tmp_path: Path) 
     runner.learn(1)
 
 
+def test_a_resumed_run_goes_on_with_its_curriculum(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from rsl_rl.runners import OnPolicyRunner
+
+    agent = load_cfg_from_registry(TASK, "rsl_rl_cfg_entry_point")
+    agent.num_steps_per_env = 3
+
+    def run(log_dir: str | None) -> tuple[RslRlVecEnvWrapper, OnPolicyRunner]:
+        cfg = parse_env_cfg(TASK, num_envs=N)
+        cfg.curriculum.joint_vel.params |= {"num_steps": 4, "weight": -7.0}
+        env = RslRlVecEnvWrapper(gymnasium.make(TASK, cfg=cfg))
+        return env, OnPolicyRunner(env, agent.to_dict(), log_dir=log_dir, device="cpu")
+
+    def weight(env: RslRlVecEnvWrapper) -> float:
+        return env.unwrapped.reward_manager.get_term_cfg("joint_vel").weight
+
+    env, runner = run(str(tmp_path))
+    runner.learn(2)
+    assert env.unwrapped.common_step_counter == 6 and weight(env) != -7.0  # no episode has ended since step 4
+    path = str(tmp_path / "model_1.pt")
+    other, resumed = run(None)
+    drawn = other.get_observations()["policy"].clone()
+    resumed.load(path)
+    assert other.unwrapped.common_step_counter == 6 and resumed.current_learning_iteration == 1
+    assert weight(other) == -7.0
+    assert not torch.equal(other.get_observations()["policy"], drawn)
+    acting, loaded = run(None)
+    loaded.load(path, load_cfg={"actor": True})
+    assert acting.unwrapped.common_step_counter == 0
+    saved = torch.load(path, weights_only=False)
+    torch.save({name: value for name, value in saved.items() if name != "env_state_dict"}, path)
+    loaded.load(path)
+    assert caplog.messages == ["the checkpoint has no state of the environment: curricula begin at step 0"]
+    with pytest.raises(ConfigError, match="the state lacks generator, reward_weights"):
+        env.load_state_dict({"common_step_counter": 3})
+
+
+def test_a_time_limit_that_counts_as_a_failure_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    for finite in (False, True):
+        cfg = parse_env_cfg(TASK, num_envs=N)
+        cfg.terminations.time_out.time_out, cfg.is_finite_horizon = False, finite
+        gymnasium.make(TASK, cfg=cfg)
+        assert [message for message in caplog.messages if "set time_out=True" in message] == caplog.messages
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_rsl_rl_brings_the_hand_within_five_centimetres(tmp_path: Path) -> None:
