@@ -47,7 +47,7 @@ class BatchEnv:
     Args:
         task: The task to simulate.
         num_envs: B.
-        num_threads: Physics threads; 0 for one per CPU.
+        num_threads: Physics threads; 0 for one per core that this process may use.
         seed: Draws the episode seeds that `reset` is not given.
         cameras: Pictures to sense besides the task's streams, by every agent unless the task's `cameras` names those of
             an agent; closed with the environment.

@@ -8,6 +8,7 @@ from mujoco.batch import Batch, SimulationError
 from numpy.typing import NDArray
 
 from embodied.errors import InfrastructureError
+from embodied.machine import usable_cores
 
 # Position- and velocity-dependent fields are current after every call, and a persistent batch goes on from them.
 STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -24,7 +25,7 @@ class Physics:
     Args:
         model: The model.
         count: B.
-        num_threads: Threads; 0 for one per CPU.
+        num_threads: Threads; 0 for one per core that this process may use.
         substeps: Physics steps per control step.
         task: Name of the task, for errors.
 
@@ -34,7 +35,7 @@ class Physics:
     """
 
     def __init__(self, model: mujoco.MjModel, count: int, num_threads: int, substeps: int, task: str) -> None:
-        self.batch = Batch(model, count, num_threads, persistent=True)
+        self.batch = Batch(model, count, num_threads or usable_cores(), persistent=True)
         self.seconds = 0.0
         self._substeps, self._task = substeps, task
         self._blank = self.batch.state[0].copy()

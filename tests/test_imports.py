@@ -26,6 +26,7 @@ RANKS = {
     "embodied.errors": 0,
     "embodied.noise": 0,
     "embodied.files": 0,
+    "embodied.machine": 0,
     "embodied.build": 0,
     "embodied.settings": 0,
     "embodied.supervisor": 0,

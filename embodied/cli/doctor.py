@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 import embodied
+from embodied import machine
 from embodied.errors import ConfigError
 
 DISTRIBUTION = "embodied-rl"
@@ -63,24 +64,9 @@ def check_python() -> list[Check]:
     return [Check("python", "ok", found)]
 
 
-def _number(path: str, place: int = 0) -> float:
-    """A number from a file of the kernel; infinite where there is no such file or no limit."""
-    try:
-        return float(Path(path).read_text().split()[place])
-    except (OSError, ValueError, IndexError):
-        return float("inf")
-
-
-def _cgroup_cores() -> float:
-    quota, period = _number("/sys/fs/cgroup/cpu.max"), _number("/sys/fs/cgroup/cpu.max", 1)
-    if quota == float("inf"):
-        quota, period = _number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _number("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    return quota / period if 0 < quota < float("inf") and 0 < period < float("inf") else float("inf")
-
-
 def check_cores() -> list[Check]:
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    quota = _cgroup_cores()
+    quota = machine.cgroup_cores()
     found = f"{usable} of {there} usable" + (f", quota {quota:g}" if quota < usable else "")
     if min(usable, quota) < 2:
         fix = "give the process two cores or more (taskset, container limits): physics and learning share one now"
@@ -89,9 +75,7 @@ def check_cores() -> list[Check]:
 
 
 def check_memory() -> list[Check]:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    usable = min([total, *map(_number, limits)])
+    usable = machine.memory_limit()
     found = f"{usable / GIB:.1f} GiB"
     if usable < 2 * GIB:
         return [Check("memory", "fail", found, "use a machine or container with 4 GiB or more")]

@@ -119,6 +119,8 @@ def entry() -> None:
     arguments = sys.argv[1:]
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))  # tasks and robots of the user's own, named by import paths
+    # Torch's threads, which sleep while they wait: spinning ones stop each other where cores are short.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, _terminate)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from embodied.build import resolve
 from embodied.errors import CorruptFile, InfrastructureError, UserError
 from embodied.files import remove, write_bytes
+from embodied.machine import crowded
 from embodied.monitor.progress import Progress
 from embodied.runs import checkpoint as checkpoints
 from embodied.runs import run_folder
@@ -87,6 +88,8 @@ def _run(config: DictConfig, settings: Settings, root: Path, folder: Path, words
                 write_bytes(folder / CONFIG, OmegaConf.to_yaml(config).encode())
                 run_folder.point_latest(root, folder)
                 record_provenance(folder, attempt)
+                if line := crowded(settings.runtime.threads, "runtime.threads"):
+                    progress.say(line)
                 for line in unused(settings, words, only_clones=loop.parts.learner is None):
                     progress.say(line)
                 runtime.run(loop, resumed)

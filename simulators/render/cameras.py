@@ -1,6 +1,5 @@
 """Cameras of a batch of environments: pictures, depth and segmentation from the batch's arrays."""
 
-import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied.errors import ConfigError, InfrastructureError, nearest
+from embodied.machine import usable_cores
 from embodied.settings import ThreadsOrAll, validated
 from embodied.spec import Stream, Streams
 from simulators.render.appearance import beyond_rays, check_rays, patterned
@@ -55,7 +55,7 @@ class Cameras:
         self.streams = self.streams_of(None)
         self._bytes = sum(stream.size * np.dtype(stream.dtype).itemsize for stream in self.streams)
         self.renderer = choose(model, renderer)
-        self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or os.cpu_count() or 1)
+        self._painter: Painter | None = _painter(self.renderer, model, self._views, threads or usable_cores())
         self.fields = self._painter.fields
 
     def streams_of(self, cameras: Collection[str] | None) -> Streams:

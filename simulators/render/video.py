@@ -1,7 +1,6 @@
 """Episodes as a video that people watch: captions, a border coloured by the outcome, several episodes side by side."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from embodied.data import Outcome
 from embodied.errors import ConfigError, DataError
+from embodied.machine import usable_cores
 from simulators.render.appearance import beyond_rays, check_rays
 from simulators.render.encode import Mp4Writer
 from simulators.render.gl import GLRenderer, check_renderer, find_gl, gl_fix
@@ -183,9 +183,7 @@ def drawing(renderer: str, model: mujoco.MjModel, camera: str, width: int, heigh
         mujoco.mj_camlight(model, data)
 
     if renderer == "ray":
-        caster = RayCaster(
-            model, camera, width, height, supersample=2, shadows=True, threads=min(os.cpu_count() or 1, 8)
-        )
+        caster = RayCaster(model, camera, width, height, supersample=2, shadows=True, threads=min(usable_cores(), 8))
         view = camera_id(model, camera)
 
         def cast(states: NDArray[np.float64]) -> NDArray[np.uint8]:

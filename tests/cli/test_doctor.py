@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from embodied import machine
 from embodied.cli import doctor
 from embodied.cli.doctor import GIB, Check
 
@@ -60,7 +61,7 @@ def test_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_cores(monkeypatch: pytest.MonkeyPatch, cores: int, quota: float, status: str) -> None:
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.setattr(doctor, "_cgroup_cores", lambda: quota)
+    monkeypatch.setattr(machine, "cgroup_cores", lambda: quota)
     (check,) = doctor.check_cores()
     assert check.status == status and check.found.startswith(f"{cores} of")
 
@@ -81,16 +82,14 @@ def test_core_quotas_of_both_cgroup_versions(
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    read = doctor._number
-    there = lambda path, place=0: read(path.replace("/sys/fs/cgroup", str(tmp_path)), place)  # noqa: E731
-    monkeypatch.setattr(doctor, "_number", there)
-    assert doctor._cgroup_cores() == cores
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    assert machine.cgroup_cores() == cores
 
 
 @pytest.mark.parametrize(("gib", "status"), [(1, "fail"), (3, "warn"), (64, "ok")])
 def test_memory_within_a_container(monkeypatch: pytest.MonkeyPatch, gib: int, status: str) -> None:
-    monkeypatch.setattr(doctor.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 128 * GIB // 4096)
-    monkeypatch.setattr(doctor, "_number", lambda path, place=0: float(gib * GIB))
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else 128 * GIB // 4096)
+    monkeypatch.setattr(machine, "number", lambda path, place=0: float(gib * GIB))
     (check,) = doctor.check_memory()
     assert (check.status, check.found) == (status, f"{gib}.0 GiB")
 
