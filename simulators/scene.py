@@ -1,6 +1,7 @@
 """Scenes: a robot at a table, with objects, lights and cameras, composed as an MjSpec."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -15,6 +16,7 @@ ROBOT_HITS, SCENE_HITS = 1, 2
 RED, GREEN, BLUE = (0.85, 0.2, 0.15, 1.0), (0.15, 0.62, 0.27, 1.0), (0.17, 0.42, 0.92, 1.0)
 _GRIP: dict[str, Any] = {"friction": [1.5, 0.02, 0.0001], "condim": 4, "solref": [0.01, 1.0]}
 """Contact of what fingers hold."""
+_PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 _ARM_HITS = 4
 """Collision bit of the first of several arms, which hit each other; the others have the next bits."""
 
@@ -172,8 +174,31 @@ def add_fixture(spec: mujoco.MjSpec, name: str) -> mujoco.MjsBody:
     return spec.worldbody.add_body(name=name, mocap=True)
 
 
+def add_model(spec: mujoco.MjSpec, name: str, file: Path) -> mujoco.MjsBody:
+    """Attach the object of an MJCF file to a fixture `name`, which is returned; its names begin with `name` and `_`.
+
+    Its geoms that collided do so as those of `add_part`. Its light, floor and options stay behind.
+
+    Raises:
+        ConfigError: MuJoCo cannot read the file.
+    """
+    try:
+        part = mujoco.MjSpec.from_file(str(file))
+    except ValueError as error:
+        raise ConfigError(f"MuJoCo cannot read it: {error}", str(file), "correct the file") from None
+    for geom in part.geoms:
+        if geom.contype or geom.conaffinity:
+            geom.contype, geom.conaffinity = SCENE_HITS, ROBOT_HITS
+    for left in [*part.lights, *part.keys, *(geom for geom in part.worldbody.geoms if geom.type == _PLANE)]:
+        part.delete(left)
+    part.option = spec.option  # two of them would conflict
+    fixture = add_fixture(spec, name)
+    spec.attach(part, frame=fixture.add_frame(), prefix=f"{name}_")
+    return fixture
+
+
 def add_part(body: mujoco.MjsBody, name: str, type: mujoco.mjtGeom, size: Sequence[float], **geom: Any) -> None:
-    """Add a geom that the robot hits and the rest of the scene does not, so that parts slide within each other."""
+    """Add a geom that robots and free objects hit. Table and other parts do not: parts slide within each other."""
     hits = {"contype": SCENE_HITS, "conaffinity": ROBOT_HITS, "mass": 0.0}
     body.add_geom(**{"name": name, "type": type, "size": list(size), **hits, **_GRIP, **geom})
 

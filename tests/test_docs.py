@@ -35,7 +35,7 @@ def test_commands_compose(page: Path) -> None:
     for line in commands(page):
         _, command, *words = shlex.split(line)
         words = [word for word in words if word not in ("--json", "--help")]
-        if "task=touch_cube" not in words:  # the example that new-task.md makes
+        if "task=touch_cube" not in words and "robot=ur5e" not in words:  # what new-task.md and new-robot-model.md make
             typed(KINDS[command], compose_config(command, words))
 
 
@@ -105,7 +105,7 @@ def test_the_new_task_of_its_page_works(tmp_path: Path) -> None:
         return done.stdout
 
     found = run("tasks task=touch_cube episodes=100 --json")
-    assert json.loads(found.splitlines()[-1])["success_rate"] >= 0.9
+    assert json.loads(found.splitlines()[-1])["success_rate"] >= 0.95
     run("play task=touch_cube out=touch.mp4 render=ray")
     assert (tmp_path / "touch.mp4").stat().st_size > 1000
     run("train task=touch_cube budget.env_steps=2000 render.episodes=0 evaluate.final_episodes=10")

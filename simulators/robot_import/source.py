@@ -85,7 +85,7 @@ def join(arm: mujoco.MjSpec, gripper: mujoco.MjSpec, flange: str, where: Path) -
         raise ConfigError(f"the flange is unknown: its sites are {', '.join(names)}", str(where), "give flange=SITE")
     for key in list(gripper.keys):
         gripper.delete(key)
-    gripper.option.cone, gripper.option.impratio = arm.option.cone, arm.option.impratio
+    gripper.option = arm.option  # two of them would conflict
     arm.attach(gripper, site=site, prefix=PREFIX)
     return chosen
 
