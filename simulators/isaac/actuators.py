@@ -5,8 +5,8 @@ from typing import Any
 
 import mujoco
 
-from embodied.errors import ConfigError
 from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.errors import ConfigError
 from simulators.isaac.names import resolve_matching_names_values
 
 Numbers = float | dict[str, float] | None

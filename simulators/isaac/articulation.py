@@ -8,12 +8,12 @@ import mujoco
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.actuators import ImplicitActuatorCfg, drive_joints
 from simulators.isaac.articulation_data import ArticulationData
 from simulators.isaac.asset import Asset, put, to_wxyz
 from simulators.isaac.checks import check_vector
 from simulators.isaac.configclass import MISSING, Config, configclass
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.names import as_index, resolve_matching_names, resolve_matching_names_values
 from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import EnvIds, Simulation
@@ -139,6 +139,7 @@ class Articulation(Asset):
         own, root = spawn.load(with_table=spec is None)
         prefix = "" if spec is None else f"{name}/"
         own_root = own.body(root)
+        bodies = [own_root.name, *(body.name for body in own_root.find_all("body"))]
         joints = [joint.name for joint in [*own_root.joints, *own_root.find_all("joint")]]
         joints = [joint for joint in dict.fromkeys(joints) if own.joint(joint).type != mujoco.mjtJoint.mjJNT_FREE]
         for joint in joints:
@@ -155,7 +156,8 @@ class Articulation(Asset):
             body.pos = list(init.pos)
         if init.rot is not None:
             body.quat = to_wxyz(torch.tensor([init.rot]), order)[0].tolist()
-        self._inner = {spawn.renamed(joint): prefix + joint for joint in joints}
+        spawn.check_renames(bodies, joints, f"articulation {name}")
+        self._inner = {spawn.renamed(joint, "joints"): prefix + joint for joint in joints}
         self._root, self._prefix = prefix + root, prefix
         self._velocity_limits = drive_joints(spec, self._inner, self.cfg.actuators, f"articulation {name}", dt)
         return spec
@@ -175,7 +177,7 @@ class Articulation(Asset):
         root = spec.body(self._root)
         bodies = [root, *root.find_all("body")]
         start = len(self._prefix)
-        self._inner_bodies = {self.cfg.spawn.renamed(body.name[start:]): body.name for body in bodies}
+        self._inner_bodies = {self.cfg.spawn.renamed(body.name[start:], "bodies"): body.name for body in bodies}
 
     def _bind(self, sim: Simulation, order: Order) -> None:
         model = sim.model

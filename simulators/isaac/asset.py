@@ -1,14 +1,14 @@
 """Base of articulations and rigid objects: a root that is free, moved by writes, or fixed."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import mujoco
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, SpecMismatch
 from simulators.isaac.body_state import ordered
+from simulators.isaac.errors import ConfigError, SpecMismatch
 from simulators.isaac.math import convert_quat, quat_apply, quat_apply_inverse, quat_conjugate, quat_mul
 from simulators.isaac.quaternion import Order
 from simulators.isaac.simulation import EnvIds, Simulation, checked_rows, rows
@@ -63,9 +63,16 @@ class Asset:
     def device(self) -> str:
         return self._sim.device
 
+    @property
+    def root_physx_view(self) -> NoReturn:
+        """Refuse: there is no PhysX."""
+        fix = "read asset.data, and write with write_..._to_sim or a randomisation event"
+        raise ConfigError("there is no PhysX view", f"asset {self._name}", fix)
+
     def _bind_root(self, sim: Simulation, body: int, order: Order) -> None:
         model = sim.model
         self._sim, self._order, self._body = sim, order, body
+        self._ALL_INDICES = torch.arange(sim.num_envs)
         self._qpos, self._qvel = sim.batch.bind("qpos"), sim.batch.bind("qvel")
         joint = int(model.body_jntadr[body])
         free = model.body_jntnum[body] == 1 and model.jnt_type[joint] == int(mujoco.mjtJoint.mjJNT_FREE)

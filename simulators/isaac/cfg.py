@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Protocol
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.checks import check_rotation, check_vector, check_whole, is_number
 from simulators.isaac.configclass import MISSING, Config, configclass, default_of, members
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.noise import NoiseCfg
 from simulators.isaac.quaternion import Order, check_order
@@ -90,7 +90,7 @@ class ModifierCfg:
 
 @configclass
 class ObservationTermCfg(ManagerTermBaseCfg):
-    """Called with (env, **params) for [N, ...] numbers; then come `modifiers`, `noise`, `clip`, `scale`, history.
+    """Called with (env, **params) for [N, ...] or [N] numbers; then come modifiers, noise, clip, scale and history.
 
     Attributes:
         clip: Lower and upper limit.

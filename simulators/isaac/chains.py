@@ -4,9 +4,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError
 from robots.kinematics.chain import Chain
 from robots.kinematics.rotations import quat_to_matrix
+from simulators.isaac.errors import ConfigError
 
 
 def chain_of(

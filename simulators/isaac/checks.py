@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from embodied.errors import ConfigError
+from simulators.isaac.errors import ConfigError
 
 Range = Annotated[tuple[float, float], "low to high"]
 """Two finite numbers in order: an annotation of terms' parameters that managers check."""

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from embodied.errors import ConfigError, nearest
+from simulators.isaac.errors import ConfigError, nearest
 
 T = TypeVar("T", bound=type)
 MISSING: Any = dataclasses.MISSING

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import gymnasium
 import torch
 
-from embodied.errors import SpecMismatch
 from simulators.isaac.cfg import DirectRLEnvCfg
 from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
+from simulators.isaac.errors import SpecMismatch
 from simulators.isaac.managers import EventManager
 from simulators.isaac.noise import NoiseCfg, apply_noise
 from simulators.isaac.simulation import as_action, returned

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import batch_space
 
-from embodied.errors import ConfigError
 from simulators.isaac.cfg import EnvCfg, check_env_cfg, ignored, quaternion_order_of
 from simulators.isaac.checks import check_whole
 from simulators.isaac.configclass import missing
+from simulators.isaac.errors import ConfigError
 from simulators.isaac.quaternion import quaternion_order
 from simulators.isaac.scene import InteractiveScene
 from simulators.isaac.simulation import Simulation, numbers

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embodied.errors import ConfigError, nearest
+from simulators.isaac.errors import ConfigError, nearest
 
 
 def resolve_matching_names(

@@ -6,25 +6,30 @@ from typing import Any
 
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.errors import ConfigError, nearest
 
+Generator = torch.Generator | None
 Value = float | tuple[float, ...] | torch.Tensor
 OPERATIONS = ("add", "scale", "abs")
 
 
-def constant_noise(data: torch.Tensor, cfg: "ConstantNoiseCfg", generator: torch.Generator) -> torch.Tensor:
+def constant_noise(
+    data: torch.Tensor, cfg: "ConstantNoiseCfg", generator: torch.Generator | None = None
+) -> torch.Tensor:
     """The bias, combined with `data`."""
     return _combine(data, _tensor(cfg.bias).expand_as(data), cfg.operation)
 
 
-def uniform_noise(data: torch.Tensor, cfg: "UniformNoiseCfg", generator: torch.Generator) -> torch.Tensor:
+def uniform_noise(data: torch.Tensor, cfg: "UniformNoiseCfg", generator: Generator = None) -> torch.Tensor:
     """Uniform numbers in [n_min, n_max), combined with `data`."""
     low, high = _tensor(cfg.n_min), _tensor(cfg.n_max)
     return _combine(data, torch.rand(data.shape, generator=generator) * (high - low) + low, cfg.operation)
 
 
-def gaussian_noise(data: torch.Tensor, cfg: "GaussianNoiseCfg", generator: torch.Generator) -> torch.Tensor:
+def gaussian_noise(
+    data: torch.Tensor, cfg: "GaussianNoiseCfg", generator: torch.Generator | None = None
+) -> torch.Tensor:
     """Normal numbers, combined with `data`."""
     drawn = torch.randn(data.shape, generator=generator) * _tensor(cfg.std) + _tensor(cfg.mean)
     return _combine(data, drawn, cfg.operation)

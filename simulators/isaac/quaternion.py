@@ -3,7 +3,7 @@
 from contextvars import ContextVar, Token
 from typing import Literal
 
-from embodied.errors import ConfigError, SpecMismatch, nearest
+from simulators.isaac.errors import ConfigError, SpecMismatch, nearest
 
 Order = Literal["xyzw", "wxyz"]
 ORDERS: tuple[Order, Order] = ("xyzw", "wxyz")

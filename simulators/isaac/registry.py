@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 
-from embodied.errors import ConfigError, nearest
+from simulators.isaac.errors import ConfigError, nearest
 
 ENTRY = "simulators.isaac.env:ManagerBasedRLEnv"
 

@@ -33,14 +33,18 @@ class RigidObjectData(BodyState):
 
 
 class RigidObject(Asset):
-    """One free body, or a kinematic one, moved by writes only. Its name is that of the scene's entity."""
+    """One free body, or a kinematic one, moved by writes only; called as its prim path ends, else as the entity."""
 
     data: RigidObjectData
     num_bodies = 1
 
     @property
     def body_names(self) -> list[str]:
-        return [self._name]
+        return [self.cfg.prim_path.rsplit("/", 1)[-1] if self.cfg.prim_path else self._name]
+
+    def inner_body(self, name: str) -> str:
+        """The MJCF name of its body."""
+        return self._name
 
     def find_bodies(self, name_keys: str | Sequence[str], preserve_order: bool = False) -> tuple[list[int], list[str]]:
         """Index and name; raises `ConfigError` if nothing matches."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import torch
 
-from embodied.errors import ConfigError
 from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.errors import ConfigError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

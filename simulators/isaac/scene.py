@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import mujoco
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.articulation import Articulation, ArticulationCfg
 from simulators.isaac.cfg import SimulationCfg
 from simulators.isaac.checks import check_poses
 from simulators.isaac.configclass import MISSING, configclass
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.frame_transformer import FrameTransformer, FrameTransformerCfg
 from simulators.isaac.quaternion import Order
 from simulators.isaac.rigid_object import AssetBaseCfg, RigidObject, RigidObjectCfg, add_static

@@ -11,8 +11,9 @@ import torch
 from mujoco.batch import DATA_FIELDS, Batch, SimulationError
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, InfrastructureError, SpecMismatch, nearest
+from embodied.errors import InfrastructureError
 from simulators.isaac.cfg import SimulationCfg
+from simulators.isaac.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.kernels import outside, total
 from simulators.physics import STAGE
 

@@ -1,17 +1,20 @@
 """Bodies of assets: robots from MJCF, primitives with mass and friction, planes; each as part of an MjSpec."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import mujoco
 
-from embodied.errors import ConfigError
 from robots.descriptions import description_path
 from simulators.isaac.configclass import MISSING, Config, configclass
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.scene import ROBOT_HITS, SCENE_HITS, table_scene
+
+Kind = Literal["bodies", "joints"]
 
 
 @configclass
@@ -20,11 +23,12 @@ class MjcfSpawnCfg:
 
     Attributes:
         robot: A description in `robots/descriptions`, at its table.
-        path: Or an MJCF file.
+        path: Or an MJCF or URDF file. Bodies and joints without a name are called after their parent.
         build: Or a function that makes an MjSpec.
         root: The robot's root body in the file; by default the first one.
         rename: Regular expressions of the file's body and joint names to those used here, `\\1` being a group; the
             first that matches in full counts.
+        rename_bodies, rename_joints: Those of one kind alone, looked at first.
     """
 
     robot: str | None = None
@@ -32,6 +36,8 @@ class MjcfSpawnCfg:
     build: Callable[[], mujoco.MjSpec] | None = None
     root: str | None = None
     rename: dict[str, str] = field(default_factory=dict)
+    rename_bodies: dict[str, str] = field(default_factory=dict)
+    rename_joints: dict[str, str] = field(default_factory=dict)
 
     def load(self, with_table: bool) -> tuple[mujoco.MjSpec, str]:
         """The spec and the name of the root body in it.
@@ -48,24 +54,62 @@ class MjcfSpawnCfg:
         if self.path is not None:
             if not Path(self.path).is_file():
                 raise ConfigError(f"no file is called {self.path!r}", "MjcfSpawnCfg.path", "name an MJCF file")
-            spec = mujoco.MjSpec.from_file(self.path)
+            try:
+                spec = mujoco.MjSpec.from_file(self.path)
+            except ValueError as error:
+                raise ConfigError(f"MuJoCo cannot read it: {error}", self.path, "give a whole MJCF or URDF") from None
         else:
             assert self.build is not None
             spec = self.build()
-        return spec, self._root(spec)
+        spec.compiler.fusestatic = False  # A URDF's root would be part of the world.
+        root = self._root(spec)
+        _name_all(spec)
+        return spec, root or spec.worldbody.first_body().name
 
     def _root(self, spec: mujoco.MjSpec) -> str:
         body = spec.worldbody.first_body() if self.root is None else spec.body(self.root)
+        if body is None and self.root is None:
+            raise ConfigError("it has no body", "MjcfSpawnCfg", "give an MJCF or URDF with a robot")
         if body is None:
             raise ConfigError(f"no body is called {self.root!r}", "MjcfSpawnCfg.root", "name one of the MJCF's bodies")
         return str(body.name)
 
-    def renamed(self, name: str) -> str:
+    def renamed(self, name: str, kind: Kind) -> str:
         """The name used here of a body or joint in the file."""
-        for pattern, replacement in self.rename.items():
+        for pattern, replacement in [*getattr(self, f"rename_{kind}").items(), *self.rename.items()]:
             if match := re.fullmatch(pattern, name):
                 return match.expand(replacement)
         return name
+
+    def check_renames(self, bodies: list[str], joints: list[str], where: str) -> None:
+        """Raise `ConfigError` for expressions that match none of the file's names, and for names given twice."""
+        for option, names in (("rename", bodies + joints), ("rename_bodies", bodies), ("rename_joints", joints)):
+            for pattern in getattr(self, option):
+                if not any(re.fullmatch(pattern, name) for name in names):
+                    raise ConfigError(f"nothing is called {pattern!r}", f"{option} of {where}", nearest(pattern, names))
+        kinds: tuple[tuple[Kind, list[str]], ...] = (("bodies", bodies), ("joints", joints))
+        for kind, names in kinds:
+            for name, count in Counter(self.renamed(name, kind) for name in names).items():
+                if count > 1:
+                    what = f"{count} {kind} are renamed to {name!r}"
+                    raise ConfigError(what, f"rename of {where}", "give each a name of its own")
+
+
+def _name_all(spec: mujoco.MjSpec) -> None:
+    """Name what has no name: bodies `<parent>_<n>`, joints `<body>_joint<n>`, as long as those are free."""
+    taken = {body.name for body in spec.bodies} | {joint.name for joint in spec.joints}
+    for body in spec.bodies:
+        for index, joint in enumerate(body.joints):
+            joint.name = joint.name or _free(f"{body.name}_joint{index}", taken)
+        for index, child in enumerate(body.bodies):
+            child.name = child.name or _free(f"{body.name}_{index}", taken)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 @configclass

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from embodied.errors import SpecMismatch
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.env_base import EnvBase
+from simulators.isaac.errors import SpecMismatch
 from simulators.isaac.kernels import total
 from simulators.isaac.managers.base import ManagerBase, ManagerTermBase
 from simulators.isaac.simulation import EnvIds, as_action, numbers, rows

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import JointedEntityCfg, ManagerTermBaseCfg, SceneEntityCfg
 from simulators.isaac.checks import Range, check_range, is_number
 from simulators.isaac.configclass import items
 from simulators.isaac.env_base import EnvBase
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.names import resolve_matching_names
 from simulators.isaac.simulation import EnvIds
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.cfg import EventTermCfg
 from simulators.isaac.checks import check_range
 from simulators.isaac.env_base import EnvBase
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds
 

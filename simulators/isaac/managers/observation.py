@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import ObservationGroupCfg, ObservationTermCfg
 from simulators.isaac.checks import check_limits, check_whole
 from simulators.isaac.configclass import items
 from simulators.isaac.env_base import EnvBase
-from simulators.isaac.managers.base import ManagerBase, check_params
+from simulators.isaac.errors import ConfigError, SpecMismatch, nearest
+from simulators.isaac.managers.base import ManagerBase, ManagerTermBase, check_params
 from simulators.isaac.noise import NoiseCfg, apply_noise
 from simulators.isaac.simulation import EnvIds, numbers, rows
 
@@ -137,17 +137,25 @@ class ObservationManager(ManagerBase):
             self._resolve(f"{name} of group {group_name}", cfg)
             if group.history_length is not None:
                 cfg.history_length, cfg.flatten_history_dim = group.history_length, group.flatten_history_dim
-            terms[name] = self._shaped(f"observation {name} of group {group_name}", cfg, group.enable_corruption)
+            terms[name] = self._shaped(f"observation {name} of group {group_name}", cfg, group)
         return terms
 
-    def _shaped(self, where: str, cfg: ObservationTermCfg, corrupt: bool) -> Term:
-        """Call the term once for its shape; a result other than [N, ...] is refused."""
+    def _shaped(self, where: str, cfg: ObservationTermCfg, group: ObservationGroupCfg) -> Term:
+        """Call the term once for its shape; [N] numbers become a column of a concatenated group.
+
+        Raises:
+            SpecMismatch: The result is not [N, ...].
+        """
         check_whole(cfg.history_length, 0, 10_000, "history_length", where)
         value = cfg.func(self._env, **cfg.params)
-        if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != self.num_envs:
+        if isinstance(cfg.func, ManagerTermBase):
+            cfg.func.reset(env_ids=None)
+        if not isinstance(value, torch.Tensor) or value.ndim < 1 or len(value) != self.num_envs:
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise SpecMismatch(f"it returns {shape}", where, f"return a tensor [{self.num_envs}, ...]")
-        term = Term(cfg, self._steps(where, cfg, corrupt, value))
+        term = Term(cfg, self._steps(where, cfg, group.enable_corruption, value))
+        if group.concatenate_terms and value.ndim == 1:
+            term.steps.append(lambda data: data.unsqueeze(-1))
         for apply in term.steps:
             value = apply(value)
         term.shape = tuple(value.shape[1:])

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.cfg import RewardTermCfg
 from simulators.isaac.checks import is_number
 from simulators.isaac.env_base import EnvBase
+from simulators.isaac.errors import ConfigError, SpecMismatch, nearest
 from simulators.isaac.kernels import total, weigh
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds, returned, rows

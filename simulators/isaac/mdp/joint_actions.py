@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError
 from simulators.isaac.cfg import ActionTermCfg
 from simulators.isaac.checks import check_limits, check_vector
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.env import ManagerBasedRLEnv
+from simulators.isaac.errors import ConfigError
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.names import as_index, resolve_matching_names_values
 from simulators.isaac.simulation import EnvIds, numbers, rows

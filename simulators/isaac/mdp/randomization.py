@@ -6,11 +6,10 @@ They start from the model's own numbers every time, so that repeated draws do no
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError
-from simulators.isaac.articulation import Articulation
 from simulators.isaac.cfg import EventTermCfg, JointedEntityCfg, SceneEntityCfg
 from simulators.isaac.checks import Range, check_range
 from simulators.isaac.env import ManagerBasedRLEnv
+from simulators.isaac.errors import ConfigError
 from simulators.isaac.managers import ManagerTermBase
 from simulators.isaac.mdp.sampling import Ids, Pair, all_ids, combine, sample
 
@@ -119,5 +118,5 @@ def _bodies(env: ManagerBasedRLEnv, asset_cfg: SceneEntityCfg) -> np.ndarray:
     """Ids in the model of the chosen bodies."""
     asset = env.scene[asset_cfg.name]
     names = np.array(asset.body_names, dtype=object)[asset_cfg.body_ids]
-    inner = [asset.inner_body(name) if isinstance(asset, Articulation) else name for name in names]
+    inner = [asset.inner_body(name) for name in names]
     return np.array([env.sim.model.body(name).id for name in inner])

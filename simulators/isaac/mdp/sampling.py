@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied.errors import ConfigError, nearest
 from simulators.isaac.checks import Range, check_range, check_vector
 from simulators.isaac.env_base import EnvBase
+from simulators.isaac.errors import ConfigError, nearest
 
 Pair = tuple[float, float]
 """Two parameters of a distribution."""

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from embodied.errors import ConfigError, nearest
 from robots.kinematics.forward import forward
 from robots.kinematics.inverse import damped_step
 from simulators.isaac.cfg import ActionTermCfg
@@ -11,6 +10,7 @@ from simulators.isaac.chains import chain_of
 from simulators.isaac.checks import check_poses
 from simulators.isaac.configclass import MISSING, configclass
 from simulators.isaac.env import ManagerBasedRLEnv
+from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.managers import ActionTerm
 from simulators.isaac.math import matrix_from_quat, quat_from_angle_axis
 from simulators.isaac.simulation import EnvIds
@@ -56,7 +56,7 @@ class DifferentialInverseKinematicsAction(ActionTerm):
         root = robot.inner_body(robot.body_names[0])
         self._chain = chain_of(env.sim.model, root, robot.inner_body(self._body_name(cfg)), tip_pos, tip_rot)
         prefix = root[: root.rfind("/") + 1]
-        names = [spawn.renamed(name.removeprefix(prefix)) for name in self._chain.joints]
+        names = [spawn.renamed(name.removeprefix(prefix), "joints") for name in self._chain.joints]
         if sorted(names) != sorted(robot.find_joints(cfg.joint_names)[1]):
             raise ConfigError(f"{cfg.joint_names} are not the joints that move it", cfg.body_name, f"name {names}")
         self._joint_ids = [robot.joint_names.index(name) for name in names]

@@ -39,7 +39,7 @@ def built() -> InteractiveScene:
         (SceneEntityCfg("robot", joint_names=["lower_joint", "upper_joint"]), slice(None), slice(None)),
         (SceneEntityCfg("robot", joint_names=["lower.*", "upper.*"], preserve_order=True), [1, 0], slice(None)),
         (SceneEntityCfg("robot", joint_ids=[1]), [1], slice(None)),
-        (SceneEntityCfg("ball", body_names="ball"), slice(None), slice(None)),
+        (SceneEntityCfg("ball", body_names="Ball"), slice(None), slice(None)),
     ],
 )
 def test_names_become_indices_once(built, entity, joints, bodies):

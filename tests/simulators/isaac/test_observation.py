@@ -135,7 +135,7 @@ def test_a_term_may_be_a_class():
     ("term", "error", "match"),
     [
         (
-            ObservationTermCfg(func=lambda env: torch.zeros(3)),
+            ObservationTermCfg(func=lambda env: torch.zeros(4)),
             SpecMismatch,
             r"observation x of group policy.*\[3, ...\]",
         ),
