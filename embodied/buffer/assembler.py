@@ -1,5 +1,7 @@
 """Assembly of whole episodes from segments."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,12 +35,20 @@ class EpisodeAssembler:
         spec: Of the environments; stored with every episode. All its agents have a track.
         attempt: Count of starts of the run, which keeps ids unique over resumes. A segment whose id is
             `<origin>/<attempt>/<count>` gives that attempt instead.
+        omit: Names of streams that episodes lack.
         incomplete_bytes: Size of the episodes that wait for the tracks of other agents; the oldest is dropped beyond.
     """
 
-    def __init__(self, spec: EnvSpec, attempt: int, incomplete_bytes: int = INCOMPLETE_BYTES) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        attempt: int,
+        *,
+        omit: Collection[str] = (),
+        incomplete_bytes: int = INCOMPLETE_BYTES,
+    ) -> None:
         self.spec, self.attempt, self.incomplete_bytes = spec.to_dict(), attempt, incomplete_bytes
-        self.agents = list(spec.agents)
+        self.agents, self._omit = list(spec.agents), frozenset(omit)
         self._state = AssemblerState()
         self._incomplete_bytes = 0
 
@@ -61,6 +71,12 @@ class EpisodeAssembler:
         self._state.seen[segment.id] = None
         if len(self._state.seen) > SEEN:
             del self._state.seen[next(iter(self._state.seen))]
+        if self._omit:
+            streams, times = (
+                {name: value for name, value in each.items() if name not in self._omit}
+                for each in (segment.observations, segment.times)
+            )
+            segment = replace(segment, observations=streams, times=times)
         envs = segment.rows.env[0].tolist()
         agents = segment.rows.agent[0].tolist()
         events = _events(segment, envs)

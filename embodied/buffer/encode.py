@@ -78,6 +78,8 @@ def _dataset(group: h5g.GroupID, name: str, value: NDArray[Any], picture: bool =
         layout = h5p.create(h5p.DATASET_CREATE)
         layout.set_chunk((1, *value.shape[1:]))
         if _compressible(value[len(value) // 2]):
+            if value.itemsize > 1:
+                layout.set_shuffle()
             layout.set_deflate(GZIP_LEVEL)
     kind = handle(value.dtype)
     dataset = h5d.create(group, name.encode(), kind, space, layout)
@@ -85,9 +87,10 @@ def _dataset(group: h5g.GroupID, name: str, value: NDArray[Any], picture: bool =
     return dataset
 
 
-def _compressible(picture: NDArray[np.uint8]) -> bool:
+def _compressible(picture: NDArray[Any]) -> bool:
     """Whether compression pays: rendered pictures shrink to a tenth, those of a noisy camera hardly."""
-    return len(zlib.compress(picture.tobytes(), GZIP_LEVEL)) < GZIP_PAYS * picture.nbytes
+    shuffled = picture.reshape(-1).view(np.uint8).reshape(-1, picture.itemsize).T  # first bytes first, as in the file
+    return len(zlib.compress(shuffled.tobytes(), GZIP_LEVEL)) < GZIP_PAYS * picture.nbytes
 
 
 def _jpeg(group: h5g.GroupID, name: str, files: list[bytes]) -> None:
@@ -121,7 +124,7 @@ def _write_track(group: h5g.GroupID, track: Track) -> None:
     streams = h5g.create(group, b"obs")
     for name, value in track.observations.items():
         if name not in track.jpeg:
-            _dataset(streams, name, value, picture=value.dtype == np.uint8 and value.ndim >= 3)
+            _dataset(streams, name, value, picture=value.ndim >= 3)
     for name, files in track.jpeg.items():
         _jpeg(streams, name, files)
     if track.times:

@@ -1,4 +1,4 @@
-"""Rules of which episodes are stored."""
+"""Rules of which episodes are stored, and of which are evicted first."""
 
 from collections.abc import Iterable
 
@@ -9,6 +9,8 @@ from embodied.errors import ConfigError, nearest
 RULES = ("evaluation", "demonstration", "failure", "success", "all")
 DEFAULT = ("evaluation", "demonstration", "failure")
 TRAINING = "train"
+EVICTION = (TRAINING, "evaluation", "demonstration")
+"""Modes in the order of eviction. An episode never evicts one of a later mode."""
 
 
 def check_rules(rules: Iterable[str]) -> frozenset[str]:
@@ -30,3 +32,8 @@ def is_retained(episode: Episode, rules: frozenset[str]) -> bool:
     """Whether the rules store an episode."""
     outcome = "success" if episode.outcome == Outcome.SUCCESS else "failure"
     return not rules.isdisjoint(("all", episode.mode, outcome))
+
+
+def eviction_rank(mode: str) -> int:
+    """Place of a mode in `EVICTION`; the last one for any other mode."""
+    return EVICTION.index(mode) if mode in EVICTION else len(EVICTION) - 1

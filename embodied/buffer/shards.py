@@ -10,6 +10,8 @@ from embodied.buffer.summary import pack_index, summarise
 from embodied.episode import Episode
 from embodied.files import disk_errors
 
+SHARD_BYTES = 64 * 2**20
+
 
 class ShardWriter:
     """Collects episodes and seals them into `shard-<attempt>-<number>.h5`. An episode is acknowledged once sealed.
@@ -18,7 +20,7 @@ class ShardWriter:
         folder: Made if it is not there.
         attempt: Which start of the run this is; no two processes at work share one.
         max_episodes, max_bytes: Seal as soon as either is reached.
-        make_room: Called with the bytes of a shard before it is written; may raise to refuse it.
+        make_room: Called with the bytes of a shard before it is written; False discards the pending episodes.
     """
 
     def __init__(
@@ -27,8 +29,8 @@ class ShardWriter:
         attempt: int,
         *,
         max_episodes: int = 128,
-        max_bytes: int = 64 * 2**20,
-        make_room: Callable[[int], None] = lambda _: None,
+        max_bytes: int = SHARD_BYTES,
+        make_room: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.folder, self.attempt = folder, attempt
         self.max_episodes, self.max_bytes, self.make_room = max_episodes, max_bytes, make_room
@@ -50,7 +52,7 @@ class ShardWriter:
         return self.seal() if full else None
 
     def seal(self) -> Path | None:
-        """Write the pending episodes; the path of the shard, or None where nothing was pending.
+        """Write the pending episodes; the path of the shard, or None where nothing was pending or there is no room.
 
         Raises:
             InfrastructureError: No disk space. Nothing of the shard is left on disk; the episodes stay pending.
@@ -61,9 +63,9 @@ class ShardWriter:
         index = pack_index([summarise(episode) for episode in self.pending])
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self.make_room(sealed_size(index, body))
-        path = self._next()
-        write_sealed(path, index, body)
+        path = self._next() if self.make_room(sealed_size(index, body)) else None
+        if path is not None:
+            write_sealed(path, index, body)
         self.pending, self._bytes = [], 0
         return path
 

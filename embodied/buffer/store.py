@@ -1,17 +1,21 @@
 """Store of episodes in a folder: retention rules, a quota, and verified reading."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from embodied.buffer.container import verify
 from embodied.buffer.reader import Stamp, read_episodes, read_summaries, stamp
-from embodied.buffer.retention import DEFAULT, TRAINING, check_rules, is_retained
-from embodied.buffer.shards import ShardWriter
-from embodied.buffer.summary import EpisodeSummary, summarise
+from embodied.buffer.retention import DEFAULT, EVICTION, check_rules, eviction_rank, is_retained
+from embodied.buffer.shards import SHARD_BYTES, ShardWriter
+from embodied.buffer.summary import EpisodeSummary, natural_key, summarise
 from embodied.episode import Episode
-from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, nearest
+from embodied.errors import CorruptFile, DataError, UserError, nearest
 from embodied.files import is_temporary
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -24,10 +28,7 @@ class _File:
     def __post_init__(self) -> None:
         self.by_id = {summary.id: summary for summary in self.summaries}
 
-    @property
-    def evictable(self) -> bool:
-        """Whether it holds nothing but training episodes; an unreadable file is never deleted."""
-        return not self.reason and all(summary.mode == TRAINING for summary in self.summaries)
+        self.rank = max((eviction_rank(summary.mode) for summary in self.summaries), default=0)
 
 
 class EpisodeStore:
@@ -39,7 +40,9 @@ class EpisodeStore:
     Args:
         folder: Made when the first episode is sealed.
         keep: Rules of `embodied.buffer.retention`.
-        quota_bytes: Size of all episode files. The oldest training files go first; evaluations and demonstrations stay.
+        quota_bytes: Size of all episode files. Shards are evicted to keep it, in the order of modes of
+            `embodied.buffer.retention.EVICTION`, the oldest of a mode first. Damaged files and recordings stay. New
+            episodes for which that makes no room are discarded, and that is logged.
         attempt: Which start of the run this is.
         max_episodes: Episodes after which a shard is sealed.
     """
@@ -58,10 +61,19 @@ class EpisodeStore:
         self.quota_bytes = quota_bytes
         self._files: dict[Path, _File] = {}
         self._looked = False
-        # Training episodes have shards of their own, so that the quota can delete them alone.
-        self._training, self._protected = (
-            ShardWriter(self.folder, attempt, max_episodes=max_episodes, make_room=self.make_room) for _ in range(2)
-        )
+        self._told: set[str] = set()
+        # Each mode has shards of its own, so that it can be evicted alone; several fit the quota.
+        max_bytes = SHARD_BYTES if quota_bytes is None else min(SHARD_BYTES, quota_bytes // 4)
+        self._writers = {
+            mode: ShardWriter(
+                self.folder,
+                attempt,
+                max_episodes=max_episodes,
+                max_bytes=max_bytes,
+                make_room=partial(self.make_room, mode=mode),
+            )
+            for mode in EVICTION
+        }
 
     def add(self, episode: Episode) -> bool:
         """Store an episode if the rules retain it; it is safe once its shard is sealed.
@@ -73,13 +85,13 @@ class EpisodeStore:
 
         Raises:
             DataError: Another episode has its id, or it cannot be stored as it stands.
-            InfrastructureError: No disk space, or the quota is spent on evaluations and demonstrations.
+            InfrastructureError: No disk space.
         """
         if not is_retained(episode, self.keep):
             return False
         if not self._looked:
             self.refresh()
-        writer = self._training if episode.mode == TRAINING else self._protected
+        writer = self._writers[EVICTION[eviction_rank(episode.mode)]]
         stored = self._summary(episode.id)
         if stored is not None:
             if stored == summarise(episode):
@@ -92,37 +104,41 @@ class EpisodeStore:
 
     def seal(self) -> list[Path]:
         """Write the pending episodes; returns the new files. Raises InfrastructureError as `add`."""
-        paths = [path for writer in (self._protected, self._training) if (path := writer.seal())]
+        paths = [path for writer in reversed(self._writers.values()) if (path := writer.seal())]
         if paths:
             self.refresh()
         return paths
 
-    def make_room(self, size: int) -> None:
-        """Delete the oldest training files until `size` more bytes fit the quota.
+    def make_room(self, size: int, mode: str) -> bool:
+        """Evict shards of `mode` and of modes before it until `size` more bytes fit the quota.
 
-        Raises:
-            InfrastructureError: They cannot, without deleting evaluations or demonstrations; nothing is deleted then.
+        Returns:
+            Whether they fit; nothing is evicted where they cannot.
         """
         if self.quota_bytes is None:
-            return
+            return True
         self.refresh()
         over = sum(file.stamp[0] for file in self._files.values()) + size - self.quota_bytes
         going: list[Path] = []
-        for path in self._by_age():
-            if over <= 0:
+        for path in sorted(self._in_order(), key=lambda path: self._files[path].rank):
+            file = self._files[path]
+            if over <= 0 or file.rank > eviction_rank(mode):
                 break
-            if self._files[path].evictable:
+            if path.name.startswith("shard-") and not file.reason:
                 going.append(path)
-                over -= self._files[path].stamp[0]
+                over -= file.stamp[0]
         if over > 0:
-            raise InfrastructureError(
-                f"the quota of {self.quota_bytes} bytes is {over} too small to keep every evaluation and demonstration",
-                str(self.folder),
-                "raise episodes.quota_gb, keep fewer kinds of episodes, or delete some",
-            )
+            if mode not in self._told:
+                what = "new episodes of mode %s are not stored, the quota of %d bytes is %d too small: %s"
+                log.warning(
+                    f"{what}: raise episodes.quota_gb, or delete some", mode, self.quota_bytes, over, self.folder
+                )
+            self._told.add(mode)
+            return False
         for path in going:
             path.unlink(missing_ok=True)
             del self._files[path]
+        return True
 
     def refresh(self) -> None:
         """Update the list of files: new, deleted and changed ones."""
@@ -146,7 +162,7 @@ class EpisodeStore:
     def corrupt(self) -> list[tuple[Path, str]]:
         """Files found truncated or altered so far, and the fault of each."""
         self.refresh()
-        return [(path, self._files[path].reason) for path in self._by_age() if self._files[path].reason]
+        return [(path, self._files[path].reason) for path in self._in_order() if self._files[path].reason]
 
     def verify(self) -> list[tuple[Path, str]]:
         """Check every byte of every file; returns `corrupt`."""
@@ -156,9 +172,9 @@ class EpisodeStore:
         return self.corrupt
 
     def summary(self) -> list[EpisodeSummary]:
-        """A line per sealed episode, oldest file first, without reading arrays."""
+        """A line per sealed episode, in the order of file names, without reading arrays."""
         self.refresh()
-        return [summary for path in self._by_age() for summary in self._files[path].summaries]
+        return [summary for path in self._in_order() for summary in self._files[path].summaries]
 
     def ids(self) -> list[str]:
         """Ids of the sealed episodes, in the order of `summary`."""
@@ -189,9 +205,9 @@ class EpisodeStore:
         return episode
 
     def iterate(self, mode: str | None = None, outcome: str | None = None) -> Iterator[Episode]:
-        """Sealed episodes of a mode and outcome (lower case), oldest file first; corrupt files are left out."""
+        """Sealed episodes of a mode and outcome (lower case), by file name; corrupt files are left out."""
         self.refresh()
-        for path in self._by_age():
+        for path in self._in_order():
             file = self._files.get(path)
             ids = (
                 [s.id for s in file.summaries if mode in (None, s.mode) and outcome in (None, s.outcome)]
@@ -207,15 +223,15 @@ class EpisodeStore:
             except FileNotFoundError:
                 continue
 
-    def _by_age(self) -> list[Path]:
-        return sorted(self._files, key=lambda path: (self._files[path].stamp[1], path.name))
+    def _in_order(self) -> list[Path]:
+        return sorted(self._files, key=lambda path: natural_key(path.name))
 
     def _find(self, id: str) -> Path | None:
         return next((p for p, f in self._files.items() if id in f.by_id), None)
 
     def _summary(self, id: str) -> EpisodeSummary | None:
         """The summary of a sealed or pending episode."""
-        for writer in (self._training, self._protected):
+        for writer in self._writers.values():
             for episode in writer.pending:
                 if episode.id == id:
                     return summarise(episode)

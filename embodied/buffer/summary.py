@@ -1,5 +1,6 @@
 """Summaries of episodes: the index of an episode file, read without its arrays."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -69,6 +70,11 @@ class EpisodeSummary:
         """JSON values: the fields, and outcome, steps and total_reward of all agents."""
         whole = {"outcome": self.outcome, "steps": self.steps, "total_reward": self.total_reward}
         return vars(self) | whole | {"tracks": [vars(track) for track in self.tracks]}
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Key that sorts names by their numbers: `shard-2` before `shard-10`. It depends on the name alone."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def summarise(episode: Episode) -> EpisodeSummary:

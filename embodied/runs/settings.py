@@ -148,11 +148,13 @@ class EpisodesSettings:
 
     Attributes:
         keep: Rules of what is stored, of `evaluation`, `demonstration`, `failure`, `success`, `all`.
-        quota_gb: Size of the store; beyond it the oldest training shards are removed.
+        quota_gb: Size of the store; beyond it shards of training are evicted, then evaluations, then demonstrations.
+        pictures: `read` stores the camera streams that the policy reads, `all` every one.
     """
 
     keep: list[str] = field(default_factory=lambda: ["evaluation", "demonstration", "failure"])
     quota_gb: Gigabytes = 2.0
+    pictures: Literal["read", "all"] = "read"
 
 
 @settings("client")

@@ -67,8 +67,10 @@ class Loop:
             parts.trained, attempt, watch, origins, settings.rollout.max_lag, lag, budget, self._explain
         )
         self.publisher = Publisher(parts.registry, parts.client, spec, attempt, parts.hold_wait, watch)
-        self.keeper = Keeper(EpisodeAssembler(env.spec, attempt), parts.store, attempt, watch)
-        self.whole_episodes = WholeEpisodes(env.spec, attempt, parts.reward.score)
+        self.keeper = Keeper(
+            EpisodeAssembler(env.spec, attempt, omit=parts.omitted_streams), parts.store, attempt, watch
+        )
+        self.whole_episodes = WholeEpisodes(env.spec, attempt, parts.reward.score, parts.omitted_streams)
         decide = by_policy(parts.client, spec, settings.seed)
         self.evaluator = Evaluator(settings, spec, decide, self.whole_episodes, attempt, watch, self._keep_best)
         self.metrics = StepMetrics(parts.metrics, attempt, watch, lambda: self.elapsed_s, parts.progress)

@@ -66,6 +66,15 @@ class Parts:
         assert trained is not None
         return trained
 
+    @property
+    def omitted_streams(self) -> list[str]:
+        """Names of pictures that neither the policy nor its critic reads; none where `episodes.pictures` is `all`."""
+        if self.settings.episodes.pictures == "all":
+            return []
+        read = {stream.name for stream in self.spec.whole_agent.observations}
+        streams = self.env.spec.agents[self.env.spec.only_agent].observations
+        return [stream.name for stream in streams if len(stream.shape) >= 2 and stream.name not in read]
+
     def end_cloning(self) -> None:
         """Free the cloner and its optimiser where a learner continues."""
         if self.learner is not None:

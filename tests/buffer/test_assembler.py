@@ -369,3 +369,9 @@ def test_outcomes_of_agents_make_one() -> None:
     ):
         tracks = {str(n): track(outcome) for n, outcome in enumerate(outcomes)}
         assert replace(episode, agents=tracks).outcome == joint
+
+
+def test_omitted_streams_are_in_no_episode() -> None:
+    [whole], [without] = (EpisodeAssembler(SPEC, 0, omit=omit).add(two_segments()[0])[:1] for omit in ((), ("camera",)))
+    assert without.agents["robot"].observations.keys() == whole.agents["robot"].observations.keys() - {"camera"}
+    assert "camera" in whole.agents["robot"].observations

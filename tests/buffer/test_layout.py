@@ -152,12 +152,14 @@ def test_rendered_pictures_are_compressed_and_noisy_ones_are_not(tmp_path: Path)
     episode = make_episode(0, steps=5)
     seen = episode.agents["robot"].observations
     seen["front"] = np.tile(np.arange(32, dtype=np.uint8)[:, None, None], (6, 1, 32, 3))
+    seen["depth"] = np.linspace(0.5, 2.0, 6 * 32, dtype=np.float32).reshape(6, 32, 1, 1).repeat(32, axis=2)
     seen["noisy"] = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
     seen["joint_pos"][:] = 0.0
     store(tmp_path / "a.h5", episode)
     with h5py.File(tmp_path / "a.h5") as file:
         streams = file["episodes"][flat_name(episode.id)]["robot/obs"]
         assert (streams["front"].compression, streams["front"].chunks) == ("gzip", (1, 32, 32, 3))
+        assert (streams["depth"].compression, streams["depth"].shuffle) == ("gzip", True)
         assert streams["noisy"].compression is None and streams["joint_pos"].compression is None
     [read] = read_episodes(tmp_path / "a.h5", [episode.id])
     assert_same(read, episode)

@@ -113,13 +113,47 @@ def test_the_oldest_training_shards_make_room(tmp_path: Path) -> None:
     assert training[0] not in limited.ids() and training[2] in limited.ids()
     fill(limited, "demonstration", 3, first=10)
     assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= size + 400
-    modes = [summary.mode for summary in limited.summary()]
-    assert modes == ["evaluation"] * 2 + ["demonstration"] * 6
-    before = set(tmp_path.iterdir())
-    limited.add(make_episode(0, "x", mode="evaluation"))
-    with pytest.raises(InfrastructureError, match="quota") as caught:
+    assert {summary.mode for summary in limited.summary()} == {"evaluation", "demonstration"}
+
+
+def test_eviction_takes_training_then_evaluations_then_demonstrations_and_never_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"])
+    shown, evaluated = fill(store, "demonstration", 1), fill(store, "evaluation", 2, first=1)
+    training = fill(store, "train", 1, first=3)
+    recording = tmp_path / "robot~train~0-0000-000000.h5"
+    recorded = ShardWriter(tmp_path, 9, max_episodes=1).add(make_episode(0, "r"))
+    assert recorded is not None
+    recorded.rename(recording)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.h5"))
+    limited = EpisodeStore(tmp_path, keep=["all"], quota_bytes=size + 400)
+
+    def stored_after(mode: str, name: str) -> set[str]:
+        for number in range(2):
+            assert limited.add(make_episode(number, f"{name}{number}", mode=mode))
         limited.seal()
-    assert "\n" not in caught.value.line() and set(tmp_path.iterdir()) == before
+        return set(limited.ids())
+
+    shown.append("r")  # a recording stays
+    assert stored_after("evaluation", "a") == {*shown, *evaluated, "a0", "a1"}
+    assert stored_after("train", "b") == {*shown, *evaluated, "a0", "a1"}  # training never evicts evaluations
+    assert "episodes of mode train are not stored" in caplog.text and training[0] not in limited.ids()
+    assert stored_after("evaluation", "c") == {*shown, *evaluated[2:], "a0", "a1", "c0", "c1"}
+    for name in "def":
+        stored_after("demonstration", name)
+    assert stored_after("demonstration", "g") == {"r", "d0", "d1", "e0", "e1", "f0", "f1", "g0", "g1"}
+    assert stored_after("evaluation", "h") == set(limited.ids()) and "h0" not in limited.ids()
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= size + 400
+
+
+def test_shards_are_small_beside_the_quota(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"], quota_bytes=100_000)
+    for number in range(60):
+        store.add(make_episode(number, f"e{number}", mode="evaluation"))
+    store.seal()
+    assert "e59" in store.ids() and "e0" not in store.ids()
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.h5")) <= 100_000
 
 
 def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> None:
@@ -133,7 +167,7 @@ def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> N
     (tmp_path / "other.h5").write_bytes(b"no HDF5")
     gone.unlink()
     reader = EpisodeStore(tmp_path)
-    assert [path for path, _ in reader.corrupt] == [head, tmp_path / "other.h5"]
+    assert [path for path, _ in reader.corrupt] == [tmp_path / "other.h5", head]
     assert [e.id for e in reader.iterate()] == ids[4:6]
     assert {path for path, _ in reader.corrupt} == {head, tmp_path / "other.h5", env}
     assert reader.ids() == ids[4:6]
@@ -143,9 +177,7 @@ def test_what_is_corrupt_is_reported_and_hides_nothing_else(tmp_path: Path) -> N
     assert {path for path, _ in other.verify()} == {head, tmp_path / "other.h5", env}
     # Unreadable files are never deleted to make room.
     tight = EpisodeStore(tmp_path, keep=["all"], quota_bytes=1)
-    tight.add(make_episode(0, "x"))
-    with pytest.raises(InfrastructureError):
-        tight.seal()
+    assert tight.add(make_episode(0, "x")) and not tight.seal()
     assert head.exists() and stays.exists()
 
 

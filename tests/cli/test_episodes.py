@@ -13,6 +13,7 @@ from tests.cli.command import SMALL, embodied, launch
 
 WORDS = [
     "randomise=default", "env.cameras=[wrist]", "env.pixels=16", "render=ray", "episodes.keep=[all]",
+    "episodes.pictures=all",
     "env.randomise.action_latency=[0,2]", "evaluate.every=9",
 ]  # fmt: skip
 SHORT, LONG = "budget.env_steps=512", "budget.env_steps=1024"
