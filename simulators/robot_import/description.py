@@ -97,8 +97,8 @@ def import_robot(
     make_ready(spec, arm, drivers, limits)
 
     linkage = [joint for joint in others if joint not in drivers]
-    palm = joints[-1].parent
-    hand = measure(_compiled(spec, where), palm.name, drivers, linkage, site.name if site else "", where)
+    palm, site_name = joints[-1].parent, site.name if site is not None else ""
+    hand = measure(_compiled(spec, where), palm.name, drivers, linkage, site_name, where)
     _finish(spec, palm, hand)
     speeds, speed_origin = velocity_limits(file, arm, velocity)
     spec.add_numeric(name="velocity_limit", data=speeds)
@@ -147,9 +147,9 @@ def import_robot(
         (
             "end effector",
             _numbers(hand.pos),
-            f"site {site.name}" if site else f"between the pads, found in {palm.name}",
+            f"site {site_name}" if site_name else f"between the pads, found in {palm.name}",
         ),
-        ("gripper", " ".join(drivers), f"driven; {len(linkage)} joints follow" if linkage else "driven alike"),
+        ("gripper", " ".join(drivers), f"driven; {len(linkage)} joints follow" if linkage else "driven"),
         ("gripper width", f"{hand.width[0]:.4f} to {hand.width[1]:.4f} m", "measured between the pads"),
         ("force limits", forces, f"guessed for {guessed}" if guessed else "of the file's actuators and joints"),
         ("control gains", GAINS, "for 20 Hz; armature raised where the damping needs it"),

@@ -57,45 +57,53 @@ def measure(
     """
     model.opt.gravity[:] = 0.0
     model.geom_group[model.geom_contype == 0] = 5
-    ends = [_at_end(model, drivers, upper) for upper in (False, True)]
     carrier = model.body(palm).id
-    frames = [_in_body(model, data, carrier) for data in ends]
-    shift = frames[1][0] - frames[0][0]
-    below = model.geom_contype > 0
-    moving = np.flatnonzero(below & (np.linalg.norm(shift, axis=1) > STILL_M))
-    if len(moving) < 2:
+    ends = [_driven(model, drivers, share) for share in (0.0, 1.0)]
+    frames = [_in_body(model, data, carrier)[0] for data in ends]
+    travel = np.linalg.norm(frames[1] - frames[0], axis=1)
+    moving = np.flatnonzero((model.geom_contype > 0) & (travel > STILL_M))
+    if not len(moving):
         raise ConfigError("its fingers do not move", where, "name the gripper's joints to actuators, and check them")
-    # The geom that moves most, and the one that moves most against it, give the closing direction.
-    first = moving[np.argmax(np.linalg.norm(shift[moving], axis=1))]
-    second = moving[np.argmin(shift[moving] @ shift[first])]
-    across = shift[first] - shift[second] if shift[first] @ shift[second] < 0 else shift[first]
-    sides = shift[moving] @ across > 0
-    apart = [abs((at[moving[sides]].mean(0) - at[moving[~sides]].mean(0)) @ across) if (~sides).any() else 0.0
-             for at, _ in frames]  # fmt: skip
-    opened = int(apart[1] > apart[0])
-    data, (at, corners) = ends[opened], frames[opened]
+    sides = [pair for at in frames if (pair := _sides(at, frames[1] - frames[0], moving)) is not None]
+    if not sides and not site:
+        raise ConfigError("one jaw moves alone", where, "give ee=SITE, a site between the pads, z away from the palm")
     if site:
-        index = model.site(site).id
-        base, turn = data.xpos[carrier], data.xmat[carrier].reshape(3, 3)
-        point = turn.T @ (data.site_xpos[index] - base)
-        approach = (turn.T @ data.site_xmat[index].reshape(3, 3))[:, 2]
-        across = across - (across @ approach) * approach
+        point, approach = _site(model, ends[0], site, carrier)
+    if sides:
+        apart = [float(np.linalg.norm(left - right)) for left, right in sides]
+    else:  # a jaw that moves against a fixed one
+        apart = [float(np.linalg.norm(at[moving].mean(0) - point)) for at in frames]
+    opened = int(apart[1] > apart[0])
+    closed = ends[1 - opened]
+    # A swinging jaw leaves its arc's chord: the closing direction is that of the last quarter of the way.
+    near = _in_body(model, _driven(model, drivers, 0.25 if opened else 0.75), carrier)[0]
+    across = _closing(near - frames[1 - opened], moving)
+    if site:
+        across -= (across @ approach) * approach
         across /= np.linalg.norm(across)
     else:
-        across /= np.linalg.norm(across)
-        middle = at[moving].mean(0)
-        approach = middle - (middle @ across) * across
-        approach /= np.linalg.norm(approach)
-        approach = np.eye(3)[np.abs(approach).argmax()] * np.sign(approach[np.abs(approach).argmax()])
+        data = ends[opened]
+        at, corners = _in_body(model, data, carrier)
+        along = at[moving].mean(0)
+        along -= (along @ across) * across
+        approach = np.eye(3)[np.abs(along).argmax()] * np.sign(along[np.abs(along).argmax()])
         approach -= (approach @ across) * across
         approach /= np.linalg.norm(approach)
         tips = corners[moving].reshape(-1, 3)
-        point = middle + ((tips @ approach).max() - INSIDE_M - middle @ approach) * approach
-        point -= ((point - (at[moving[sides]].mean(0) + at[moving[~sides]].mean(0)) / 2) @ across) * across
+        point = (sides[opened][0] + sides[opened][1]) / 2
+        point += ((tips @ approach).max() - INSIDE_M - point @ approach) * approach
     rot = np.stack([np.cross(across, approach), across, approach], axis=1)
-    low = max(float((corners[moving].reshape(-1, 3) @ approach).max() - point @ approach), 0.0)
-    pads, gap = _pads(model, data, carrier, point, across, where)
-    closed = ends[1 - opened]
+    # As wide as the range allows, but with the pads still beside the point.
+    for share in (1.0, 0.75, 0.5, 0.35, 0.25):
+        data = _driven(model, drivers, share if opened else 1.0 - share)
+        if (found := _pads(model, data, carrier, point, across)) is not None:
+            break
+    else:
+        fix = "give ee=SITE, a site between the pads whose z axis points away from the palm"
+        raise ConfigError("no pads are beside the end effector", where, fix)
+    pads, gap = found
+    corners = _in_body(model, data, carrier)[1][model.geom_contype > 0]
+    low = max(float((corners.reshape(-1, 3) @ approach).max() - point @ approach), 0.0)
     between = np.zeros(6)
     shut = mujoco.mj_geomDistance(model, closed, *pads, 1.0, between)
     return Hand(
@@ -111,13 +119,35 @@ def measure(
     )
 
 
-def _at_end(model: mujoco.MjModel, drivers: Sequence[str], upper: bool) -> mujoco.MjData:
-    """The model after its gripper went to one end."""
+def _sides(at: Array, shift: Array, moving: NDArray[np.intp]) -> tuple[Array, Array] | None:
+    """Middles of the geoms that move one way and of those that move the other; None if all move alike."""
+    alike = shift[moving] @ _closing(shift, moving) > 0
+    return None if alike.all() else (at[moving[alike]].mean(0), at[moving[~alike]].mean(0))
+
+
+def _closing(shift: Array, moving: NDArray[np.intp]) -> Array:
+    """Unit vector along which the geom that moves most goes, against the one that moves most the other way."""
+    most = shift[moving[np.argmax(np.linalg.norm(shift[moving], axis=1))]]
+    other = shift[moving[np.argmin(shift[moving] @ most)]]
+    across = most - other if most @ other < 0 else most.copy()
+    return np.asarray(across / np.linalg.norm(across))
+
+
+def _site(model: mujoco.MjModel, data: mujoco.MjData, site: str, body: int) -> tuple[Array, Array]:
+    """Position and z axis of a site in the frame of a body."""
+    index, turn = model.site(site).id, data.xmat[body].reshape(3, 3)
+    point = turn.T @ (data.site_xpos[index] - data.xpos[body])
+    return point, (turn.T @ data.site_xmat[index].reshape(3, 3))[:, 2]
+
+
+def _driven(model: mujoco.MjModel, drivers: Sequence[str], share: float) -> mujoco.MjData:
+    """The model after its gripper went to a share of its range, 0 for the lower end."""
     data = mujoco.MjData(model)
     for index in range(model.nu):
         data.ctrl[index] = data.qpos[model.jnt_qposadr[model.actuator_trnid[index, 0]]]
     for name in drivers:
-        data.ctrl[model.actuator(name).id] = model.joint(name).range[int(upper)]
+        low, high = model.joint(name).range
+        data.ctrl[model.actuator(name).id] = low + share * (high - low)
     mujoco.mj_step(model, data, nstep=600)
     mujoco.mj_forward(model, data)
     return data
@@ -138,9 +168,9 @@ def _in_body(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> tuple[Arr
 
 
 def _pads(
-    model: mujoco.MjModel, data: mujoco.MjData, body: int, point: Array, across: Array, where: str
-) -> tuple[tuple[int, int], float]:
-    """The colliding geoms on both sides of a point, and the distance between them, m."""
+    model: mujoco.MjModel, data: mujoco.MjData, body: int, point: Array, across: Array
+) -> tuple[tuple[int, int], float] | None:
+    """The colliding geoms on both sides of a point and the distance between them, m; None if a side is free."""
     turn, hits, gap = data.xmat[body].reshape(3, 3), [], 0.0
     groups = np.array([1, 1, 1, 1, 1, 0], np.uint8)
     for sign in (-1.0, 1.0):
@@ -148,8 +178,7 @@ def _pads(
         start, way = data.xpos[body] + turn @ point, turn @ (sign * across)
         distance = mujoco.mj_ray(model, data, start, way, groups, 1, -1, found)
         if distance < 0:
-            fix = "give ee=SITE, a site between the pads whose z axis points away from the palm"
-            raise ConfigError("no pads are beside the end effector", where, fix)
+            return None
         hits.append(int(found.ravel()[0]))
         gap += float(distance)
     return (hits[0], hits[1]), gap

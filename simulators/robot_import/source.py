@@ -161,7 +161,7 @@ def make_ready(spec: mujoco.MjSpec, arm: Sequence[str], drivers: Sequence[str], 
         drivers: Names of the gripper's joints that are driven.
         limits: Largest force of each of them.
     """
-    for part in [*spec.actuators, *spec.keys, *spec.sensors]:
+    for part in [*spec.actuators, *spec.keys, *spec.sensors, *spec.numerics, *spec.texts, *spec.tuples]:
         spec.delete(part)
     for body in spec.bodies[1:]:
         body.gravcomp = 1.0

@@ -4,6 +4,7 @@ import pytest
 
 from embodied.data import Outcome
 from embodied.errors import ConfigError
+from robots.descriptions import description_path
 from robots.kinematics.chain import load_chain
 from robots.kinematics.facts import load_facts
 from robots.kinematics.forward import forward
@@ -70,6 +71,21 @@ def test_what_is_measured_of_the_gripper_is_so(imported):
     facts = load_facts(imported["lab_arm"][0])
     assert facts.gripper == ("left", "right") and not facts.linkage
     np.testing.assert_allclose(facts.gripper_width, [0.0, 0.076], atol=2e-3)
+
+
+@pytest.mark.parametrize(("robot", "success"), [("panda", 1.0), ("so101", 0.95)])
+def test_an_import_of_our_own_robots_finds_what_their_descriptions_say(tmp_path, robot, success):
+    ours = description_path(robot)
+    import_robot(ours, tmp_path, name="again")
+    path = tmp_path / "robot/again/again.xml"
+    facts, known = load_facts(path), load_facts(ours)
+    assert facts.gripper == known.gripper and facts.workspace[0, 2] == pytest.approx(known.workspace[0, 2], abs=2e-3)
+    np.testing.assert_allclose(facts.gripper_width, known.gripper_width, atol=6e-3)
+    np.testing.assert_allclose(facts.gripper_closed, known.gripper_closed, atol=6e-3)
+    chain, own = load_chain(path), load_chain(ours)
+    assert chain.joints == own.joints
+    np.testing.assert_allclose(chain.tip_pos, own.tip_pos, atol=1e-5)
+    assert (outcomes_of("lift_cube", path) == Outcome.SUCCESS).mean() >= success
 
 
 def test_what_was_chosen_is_told(imported):
