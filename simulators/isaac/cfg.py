@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Protocol
 
+from gymnasium.spaces import Box
+
 from simulators.isaac.checks import check_rotation, check_vector, check_whole, is_number
 from simulators.isaac.configclass import MISSING, Config, configclass, default_of, members
 from simulators.isaac.errors import ConfigError, nearest
@@ -146,9 +148,9 @@ class EventTermCfg(ManagerTermBaseCfg):
     """Called with (env, env_ids, **params).
 
     Attributes:
-        mode: `startup`: once, with env_ids None. `reset`: at resets. `interval`: after a time drawn from
-            `interval_range_s` [s], of each environment's own, or one for all (env_ids None) if `is_global_time`. Other
-            modes are for `event_manager.apply`.
+        mode: `prestartup`, then `startup`: once, with env_ids None. `reset`: at resets. `interval`: after a time drawn
+            from `interval_range_s` [s], of each environment's own, or one for all (env_ids None) if `is_global_time`.
+            Other modes are for `event_manager.apply`.
         min_step_count_between_reset: `reset` passes an environment over until this many steps after the last time.
     """
 
@@ -253,15 +255,15 @@ class ManagerBasedRLEnvCfg(EnvCfg):
 
 @configclass
 class DirectRLEnvCfg(EnvCfg):
-    """Spaces by their sizes (an int, or the sizes of several axes); `state_space` of an asymmetric critic, 0 for none.
+    """Spaces by their sizes (an int, or those of several axes), or a Box; `state_space` of the critic, 0 for none.
 
     Attributes:
         action_noise_model, observation_noise_model: Noise on all actions and on the policy's observation.
     """
 
-    observation_space: int | Sequence[int] = MISSING
-    action_space: int | Sequence[int] = MISSING
-    state_space: int | Sequence[int] = 0
+    observation_space: int | Sequence[int] | Box = MISSING
+    action_space: int | Sequence[int] | Box = MISSING
+    state_space: int | Sequence[int] | Box = 0
     events: Any = None
     action_noise_model: NoiseCfg | None = None
     observation_noise_model: NoiseCfg | None = None

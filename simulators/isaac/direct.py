@@ -9,7 +9,7 @@ import torch
 
 from simulators.isaac.cfg import DirectRLEnvCfg
 from simulators.isaac.env_base import EnvBase, Observations, StepReturn, box
-from simulators.isaac.errors import SpecMismatch
+from simulators.isaac.errors import ConfigError, SpecMismatch
 from simulators.isaac.managers import EventManager
 from simulators.isaac.noise import NoiseCfg, apply_noise
 from simulators.isaac.simulation import as_action, returned
@@ -38,12 +38,25 @@ class DirectRLEnv(EnvBase):
         self._observed = False
         with torch.no_grad(), self._at_work():
             self.event_manager = EventManager(self.cfg.events, self)
-            spaces: dict[str, gymnasium.Space[Any]] = {"policy": box(_shape(self.cfg.observation_space))}
+            spaces: dict[str, gymnasium.Space[Any]] = {"policy": self._space("observation_space")}
             if self.cfg.state_space:
-                spaces["critic"] = self.state_space = box(_shape(self.cfg.state_space))
-            self._set_spaces(gymnasium.spaces.Dict(spaces), box(_shape(self.cfg.action_space)))
-            self.actions = torch.zeros(self.num_envs, *_shape(self.cfg.action_space))
+                spaces["critic"] = self.state_space = self._space("state_space")
+            action = self._space("action_space")
+            self._set_spaces(gymnasium.spaces.Dict(spaces), action)
+            self.actions = torch.zeros(self.num_envs, *action.shape)
+            self.event_manager.apply("prestartup")
             self.event_manager.apply("startup")
+
+    def _space(self, name: str) -> gymnasium.spaces.Box:
+        """A space of the configuration; raises `ConfigError` unless it is a Box or sizes."""
+        given = getattr(self.cfg, name)
+        if isinstance(given, gymnasium.spaces.Box):
+            return given
+        sizes = [given] if isinstance(given, int) else given
+        if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size > 0 for size in sizes):
+            fix = "give a size, the sizes of several axes, or a gymnasium Box"
+            raise ConfigError(f"{name} cannot be {given!r}"[:100], type(self.cfg).__name__, fix)
+        return box(tuple(sizes))
 
     def _step(self, action: torch.Tensor) -> StepReturn:
         if not isinstance(action, torch.Tensor) or action.dtype is not torch.float32:
@@ -144,7 +157,3 @@ class DirectRLEnv(EnvBase):
         if not math.isfinite(float(action.sum())) and not torch.isfinite(action).all():
             env, *rest = (~torch.isfinite(action)).nonzero()[0].tolist()
             raise SpecMismatch(f"action {rest} of environment {env} is not finite", type(self).__name__, "give numbers")
-
-
-def _shape(space: Any) -> tuple[int, ...]:
-    return (space,) if isinstance(space, int) else tuple(space.shape if hasattr(space, "shape") else space)

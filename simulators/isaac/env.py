@@ -3,6 +3,7 @@
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 
 from simulators.isaac.cfg import ManagerBasedRLEnvCfg
@@ -47,6 +48,7 @@ class ManagerBasedRLEnv(EnvBase):
         self.reward_manager = RewardManager(self.cfg.rewards, self)
         self.curriculum_manager = CurriculumManager(self.cfg.curriculum, self)
         self._make_spaces()
+        self.event_manager.apply("prestartup")
         self.event_manager.apply("startup")
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,6 +123,9 @@ class ManagerBasedRLEnv(EnvBase):
                 continue
             terms: dict[str, gymnasium.Space[Any]] = {}
             for name, shape in zip(names, manager.group_obs_dim[group], strict=True):
-                terms[name] = box(shape)
+                term = manager.get_term_cfg(group, name)
+                # A scale comes after the clip.
+                limits = term.clip if term.clip is not None and term.scale is None else (-np.inf, np.inf)
+                terms[name] = box(shape, *limits)
             groups[group] = gymnasium.spaces.Dict(terms)
         self._set_spaces(gymnasium.spaces.Dict(groups), box((self.action_manager.total_action_dim,)))

@@ -2,16 +2,17 @@
 
 Quaternions are [..., 4] unit quaternions in the order that `order` says; by default that of the environment that is
 being stepped or reset (`quaternion.present_order`), `xyzw` outside of one. A rotation takes vectors of the second
-frame into the first. Formulas: J. Diebel, "Representing Attitude: Euler Angles, Unit Quaternions, and Rotation
-Vectors", 2006.
+frame into the first. All functions but those that sample can be called from TorchScript. Formulas: J. Diebel,
+"Representing Attitude: Euler Angles, Unit Quaternions, and Rotation Vectors", 2006.
 """
 
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
-from simulators.isaac.quaternion import ORDERS, Order, present_order
+from simulators.isaac.quaternion import ORDERS, Order, check_order, present_order
 
 Tensor = torch.Tensor
 Shape = Sequence[int] | int
@@ -34,8 +35,8 @@ def _constants(order: Order) -> tuple[Tensor, Tensor]:
     return sign, product.reshape(16, 4)
 
 
-_CONJUGATE = {order: _constants(order)[0] for order in ORDERS}
-_PRODUCT = {order: _constants(order)[1] for order in ORDERS}
+_CONJUGATE: dict[str, Tensor] = {order: _constants(order)[0] for order in ORDERS}
+_PRODUCT: dict[str, Tensor] = {order: _constants(order)[1] for order in ORDERS}
 
 
 def _euler(order: Order) -> Tensor:
@@ -49,24 +50,49 @@ def _euler(order: Order) -> Tensor:
     return torch.stack([times(times(p, q), r) for p in (w, z) for q in (w, y) for r in (w, x)])
 
 
-_EULER = {order: _euler(order) for order in ORDERS}
+_EULER: dict[str, Tensor] = {order: _euler(order) for order in ORDERS}
 
 
-def _xyz(q: Tensor, order: Order | None) -> Tensor:
-    return q[..., :3] if (order or present_order()) == "xyzw" else q[..., 1:]
+@torch.jit.ignore
+def _order(order: str | None) -> str:
+    """The order given, or that of the environment at work; this and the next three are Python in TorchScript too."""
+    return order or present_order()
 
 
-def _w(q: Tensor, order: Order | None) -> Tensor:
+@torch.jit.ignore
+def _conjugate(order: str | None) -> Tensor:
+    return _CONJUGATE[order or present_order()]
+
+
+@torch.jit.ignore
+def _product(order: str | None) -> Tensor:
+    return _PRODUCT[order or present_order()]
+
+
+@torch.jit.ignore
+def _euler_products(order: str | None) -> Tensor:
+    return _EULER[order or present_order()]
+
+
+def _xyz(q: Tensor, order: str | None) -> Tensor:
+    return q[..., :3] if _order(order) == "xyzw" else q[..., 1:]
+
+
+def _w(q: Tensor, order: str | None) -> Tensor:
     """[..., 1]"""
-    return q[..., 3:] if (order or present_order()) == "xyzw" else q[..., :1]
+    return q[..., 3:] if _order(order) == "xyzw" else q[..., :1]
 
 
-def _join(xyz: Tensor, w: Tensor, order: Order | None) -> Tensor:
-    return torch.cat([xyz, w] if (order or present_order()) == "xyzw" else [w, xyz], dim=-1)
+def _join(xyz: Tensor, w: Tensor, order: str | None) -> Tensor:
+    return torch.cat([xyz, w] if _order(order) == "xyzw" else [w, xyz], dim=-1)
 
 
-def convert_quat(quat: Tensor, to: Order) -> Tensor:
-    """`quat` in the order `to`, given in the other one."""
+def convert_quat(quat: Tensor, to: str = "xyzw") -> Tensor:
+    """`quat`, a tensor or a numpy array, in the order `to`, given in the other one."""
+    if not torch.jit.is_scripting():
+        check_order(to, "convert_quat")
+        if isinstance(quat, np.ndarray):
+            return np.roll(quat, -1 if to == "xyzw" else 1, -1)
     return quat.roll(-1, -1) if to == "xyzw" else quat.roll(1, -1)
 
 
@@ -78,48 +104,48 @@ def normalize(x: Tensor, eps: float = 1e-9) -> Tensor:
 def wrap_to_pi(angles: Tensor) -> Tensor:
     """Angles, rad, moved to [-pi, pi); pi itself stays."""
     wrapped = (angles + math.pi) % (2 * math.pi) - math.pi
-    return torch.where((wrapped == -math.pi) & (angles > 0), wrapped.new_tensor(math.pi), wrapped)
+    return torch.where((wrapped == -math.pi) & (angles > 0), math.pi, wrapped)
 
 
-def quat_identity(count: int, order: Order | None = None) -> Tensor:
+def quat_identity(count: int, order: str | None = None) -> Tensor:
     """[count, 4] no rotation."""
     return _join(torch.zeros(count, 3), torch.ones(count, 1), order)
 
 
-def quat_unique(q: Tensor, order: Order | None = None) -> Tensor:
+def quat_unique(q: Tensor, order: str | None = None) -> Tensor:
     """The one of ±q with w >= 0."""
     return torch.where(_w(q, order) < 0, -q, q)
 
 
-def quat_conjugate(q: Tensor, order: Order | None = None) -> Tensor:
+def quat_conjugate(q: Tensor, order: str | None = None) -> Tensor:
     """The inverse of unit quaternions."""
-    return q * _CONJUGATE[order or present_order()].to(q.dtype)
+    return q * _conjugate(order).to(q.dtype)
 
 
-def quat_inv(q: Tensor, order: Order | None = None) -> Tensor:
+def quat_inv(q: Tensor, order: str | None = None) -> Tensor:
     """The inverse, of quaternions of any length."""
     return quat_conjugate(q, order) / q.square().sum(dim=-1, keepdim=True).clamp(min=1e-9)
 
 
-def quat_mul(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+def quat_mul(q1: Tensor, q2: Tensor, order: str | None = None) -> Tensor:
     """q1 after q2."""
     products = q1.unsqueeze(-1) * q2.unsqueeze(-2)
-    return products.flatten(-2) @ _PRODUCT[order or present_order()].to(products.dtype)
+    return products.flatten(-2) @ _product(order).to(products.dtype)
 
 
-def quat_apply(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+def quat_apply(quat: Tensor, vec: Tensor, order: str | None = None) -> Tensor:
     """`vec` [..., 3] rotated."""
     return _rotate(quat, vec, order, 2.0)
 
 
-def quat_apply_inverse(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+def quat_apply_inverse(quat: Tensor, vec: Tensor, order: str | None = None) -> Tensor:
     """`vec` [..., 3] rotated back."""
     return _rotate(quat, vec, order, -2.0)
 
 
-def _rotate(quat: Tensor, vec: Tensor, order: Order | None, twice: float) -> Tensor:
+def _rotate(quat: Tensor, vec: Tensor, order: str | None, twice: float) -> Tensor:
     """v + 2 w (u x v) + 2 u x (u x v); with -2 w for the inverse. Few operations, since each has overhead."""
-    if (order or present_order()) == "xyzw":
+    if _order(order) == "xyzw":
         xyz, w = quat[..., :3], quat[..., 3:]
     else:
         xyz, w = quat[..., 1:], quat[..., :1]
@@ -134,7 +160,7 @@ quat_rotate = quat_apply
 quat_rotate_inverse = quat_apply_inverse
 
 
-def yaw_quat(quat: Tensor, order: Order | None = None) -> Tensor:
+def yaw_quat(quat: Tensor, order: str | None = None) -> Tensor:
     """The part of a rotation that is about the vertical."""
     x, y, z = _xyz(quat, order).unbind(-1)
     w = _w(quat, order)[..., 0]
@@ -143,18 +169,18 @@ def yaw_quat(quat: Tensor, order: Order | None = None) -> Tensor:
     return quat_from_euler_xyz(zero, zero, yaw, order)
 
 
-def quat_apply_yaw(quat: Tensor, vec: Tensor, order: Order | None = None) -> Tensor:
+def quat_apply_yaw(quat: Tensor, vec: Tensor, order: str | None = None) -> Tensor:
     """`vec` rotated about the vertical only."""
     return quat_apply(yaw_quat(quat, order), vec, order)
 
 
-def quat_from_angle_axis(angle: Tensor, axis: Tensor, order: Order | None = None) -> Tensor:
+def quat_from_angle_axis(angle: Tensor, axis: Tensor, order: str | None = None) -> Tensor:
     """Rotations by `angle` [...] rad about `axis` [..., 3]."""
     half = 0.5 * angle.unsqueeze(-1)
     return _join(normalize(axis) * half.sin(), half.cos(), order)
 
 
-def axis_angle_from_quat(quat: Tensor, eps: float = 1e-6, order: Order | None = None) -> Tensor:
+def axis_angle_from_quat(quat: Tensor, eps: float = 1e-6, order: str | None = None) -> Tensor:
     """[..., 3] rotation vectors, rad, of at most pi."""
     quat = quat_unique(quat, order)
     xyz = _xyz(quat, order)
@@ -164,7 +190,7 @@ def axis_angle_from_quat(quat: Tensor, eps: float = 1e-6, order: Order | None = 
     return xyz * factor
 
 
-def quat_error_magnitude(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+def quat_error_magnitude(q1: Tensor, q2: Tensor, order: str | None = None) -> Tensor:
     """[...] angle between two orientations, rad, 0 to pi."""
     del order  # The angle of q1 * conj(q2) needs the components' pairing only.
     w = (q1 * q2).sum(dim=-1).abs()
@@ -172,37 +198,42 @@ def quat_error_magnitude(q1: Tensor, q2: Tensor, order: Order | None = None) -> 
     return 2.0 * torch.atan2(sine, w)
 
 
-def quat_box_minus(q1: Tensor, q2: Tensor, order: Order | None = None) -> Tensor:
+def quat_box_minus(q1: Tensor, q2: Tensor, order: str | None = None) -> Tensor:
     """[..., 3] rotation vector, rad, that takes q2 to q1, in the outer frame."""
     return axis_angle_from_quat(quat_mul(q1, quat_conjugate(q2, order), order), order=order)
 
 
-def quat_from_euler_xyz(roll: Tensor, pitch: Tensor, yaw: Tensor, order: Order | None = None) -> Tensor:
+def quat_from_euler_xyz(roll: Tensor, pitch: Tensor, yaw: Tensor, order: str | None = None) -> Tensor:
     """Rotations about the fixed x, y and z axis in turn, rad: the product of three quaternions, yaw's first."""
     half = torch.stack(torch.broadcast_tensors(roll, pitch, yaw), dim=-1) * 0.5
     parts = torch.stack([half.cos(), half.sin()], dim=-1)
     products = parts[..., 2, :, None] * parts[..., 1, None, :]
     products = products.flatten(-2).unsqueeze(-1) * parts[..., 0, None, :]
-    return products.flatten(-2) @ _EULER[order or present_order()].to(products.dtype)
+    return products.flatten(-2) @ _euler_products(order).to(products.dtype)
 
 
-def euler_xyz_from_quat(quat: Tensor, order: Order | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Roll, pitch and yaw, rad, in (-pi, pi]: the inverse of `quat_from_euler_xyz`."""
+def euler_xyz_from_quat(
+    quat: Tensor, wrap_to_2pi: bool = False, order: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Roll, pitch and yaw, rad, in (-pi, pi] or [0, 2 pi): the inverse of `quat_from_euler_xyz`."""
     x, y, z = _xyz(quat, order).unbind(-1)
     w = _w(quat, order)[..., 0]
     roll = torch.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
     pitch = torch.asin((2 * (w * y - z * x)).clamp(-1.0, 1.0))
-    return roll, pitch, torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    yaw = torch.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    if wrap_to_2pi:
+        return roll % (2 * math.pi), pitch % (2 * math.pi), yaw % (2 * math.pi)
+    return roll, pitch, yaw
 
 
-def matrix_from_quat(quat: Tensor, order: Order | None = None) -> Tensor:
+def matrix_from_quat(quaternions: Tensor, order: str | None = None) -> Tensor:
     """[..., 3, 3]"""
-    axes = torch.eye(3, dtype=quat.dtype).expand(*quat.shape[:-1], 3, 3)
-    return quat_apply(quat.unsqueeze(-2), axes, order).transpose(-1, -2)
+    axes = torch.eye(3, dtype=quaternions.dtype)
+    return quat_apply(quaternions.unsqueeze(-2), axes, order).transpose(-1, -2)
 
 
 def combine_frame_transforms(
-    t01: Tensor, q01: Tensor, t12: Tensor | None = None, q12: Tensor | None = None, order: Order | None = None
+    t01: Tensor, q01: Tensor, t12: Tensor | None = None, q12: Tensor | None = None, order: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Pose of frame 2 in frame 0, from that of 1 in 0 and of 2 in 1; a missing pose is no motion."""
     t02 = t01 if t12 is None else t01 + quat_apply(q01, t12, order)
@@ -210,7 +241,7 @@ def combine_frame_transforms(
 
 
 def subtract_frame_transforms(
-    t01: Tensor, q01: Tensor, t02: Tensor | None = None, q02: Tensor | None = None, order: Order | None = None
+    t01: Tensor, q01: Tensor, t02: Tensor | None = None, q02: Tensor | None = None, order: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Pose of frame 2 in frame 1, from those of 1 and 2 in 0; a missing pose is that of frame 0."""
     t12 = quat_apply_inverse(q01, -t01 if t02 is None else t02 - t01, order)
@@ -219,7 +250,7 @@ def subtract_frame_transforms(
 
 
 def compute_pose_error(
-    t01: Tensor, q01: Tensor, t02: Tensor, q02: Tensor, rot_error_type: str = "axis_angle", order: Order | None = None
+    t01: Tensor, q01: Tensor, t02: Tensor, q02: Tensor, rot_error_type: str = "axis_angle", order: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """From pose 1 to 2, in the outer frame: [..., 3] m, and a rotation vector (rad), or a quaternion for `quat`."""
     rotation = quat_mul(q02, quat_conjugate(q01, order), order)

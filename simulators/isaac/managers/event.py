@@ -12,7 +12,7 @@ from simulators.isaac.errors import ConfigError, nearest
 from simulators.isaac.managers.base import ManagerBase
 from simulators.isaac.simulation import EnvIds
 
-MODES = ("startup", "reset", "interval")
+MODES = ("prestartup", "startup", "reset", "interval")
 
 
 class EventManager(ManagerBase):
@@ -105,7 +105,7 @@ class EventManager(ManagerBase):
 
     def _check(self, name: str, term: EventTermCfg) -> None:
         if not isinstance(term.mode, str):
-            raise ConfigError("mode is missing", f"event {name}", "choose startup, reset or interval")
+            raise ConfigError("mode is missing", f"event {name}", "choose prestartup, startup, reset or interval")
         if term.mode not in MODES and (near := difflib.get_close_matches(term.mode, MODES, 1, 0.7)):
             # Other modes are the user's own; one that looks like a known mode would never be called.
             raise ConfigError(f"mode {term.mode!r} is unknown", f"event {name}", f"did you mean {near[0]}?")

@@ -1,5 +1,6 @@
 """Quaternions of both orders against MuJoCo's functions."""
 
+import inspect
 import math
 
 import mujoco
@@ -9,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embodied.errors import ConfigError
 from simulators.isaac import math as m
+from simulators.isaac.math import quat_apply, quat_unique
 from simulators.isaac.quaternion import present_order, quaternion_order
 from simulators.isaac.utils import math as front
 
@@ -88,8 +91,8 @@ def test_euler_angles_equal_mujocos(seed, order):
         mujoco.mju_euler2Quat(row, euler, "XYZ")
     quat = m.quat_from_euler_xyz(*torch.from_numpy(angles).T, order)
     assert np.allclose(np.abs((as_wxyz(quat, order) * expected).sum(-1)), 1.0)
-    assert np.allclose(torch.stack(m.euler_xyz_from_quat(quat, order), -1), angles)
-    yaw = torch.stack(m.euler_xyz_from_quat(m.yaw_quat(quat, order), order), -1)
+    assert np.allclose(torch.stack(m.euler_xyz_from_quat(quat, order=order), -1), angles)
+    yaw = torch.stack(m.euler_xyz_from_quat(m.yaw_quat(quat, order), order=order), -1)
     assert np.allclose(yaw[:, :2], 0.0) and np.allclose(yaw[:, 2], angles[:, 2])
 
 
@@ -125,3 +128,40 @@ def test_samples_repeat(sample):
 
     assert torch.equal(drawn(), drawn()) and drawn().shape == (1000, 2)
     assert sample(torch.zeros(3), torch.ones(3), (5, 3), "cpu").shape == (5, 3) and sample(0.0, 1.0, 4).shape == (4,)
+
+
+SCRIPTED = [
+    name
+    for name, function in vars(m).items()
+    if inspect.isfunction(function) and function.__module__ == m.__name__ and not name.startswith(("_", "sample"))
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_torchscript_can_call_it(name):
+    torch.jit.script(getattr(m, name))
+
+
+@torch.jit.script
+def turned(quat: torch.Tensor, vec: torch.Tensor) -> torch.Tensor:
+    return quat_apply(quat_unique(quat), vec)
+
+
+def test_scripted_functions_follow_the_order_of_the_environment():
+    half = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    vec = torch.tensor([[0.0, 0.0, 1.0]])
+    for order, z in (("xyzw", -1.0), ("wxyz", 1.0)):
+        with quaternion_order(order):
+            assert turned(half, vec).tolist() == [[0.0, 0.0, z]]
+            assert torch.equal(turned(half, vec), m.quat_apply(half, vec))
+
+
+def test_forms_of_isaac_lab():
+    quat = m.quat_from_euler_xyz(torch.tensor([-0.5]), torch.tensor([0.25]), torch.tensor([-3.0]))
+    angles = m.euler_xyz_from_quat(quat, wrap_to_2pi=True)
+    torch.testing.assert_close(torch.cat(angles), torch.tensor([2 * np.pi - 0.5, 0.25, 2 * np.pi - 3.0]))
+    assert torch.equal(m.matrix_from_quat(quaternions=quat), m.matrix_from_quat(quat))
+    assert m.convert_quat(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [2.0, 3.0, 4.0, 1.0]
+    assert m.convert_quat(np.array([[1.0, 2.0, 3.0, 4.0]]), to="wxyz").tolist() == [[4.0, 1.0, 2.0, 3.0]]
+    with pytest.raises(ConfigError, match="did you mean xyzw"):
+        m.convert_quat(quat, to="xyzz")

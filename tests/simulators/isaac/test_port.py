@@ -10,11 +10,11 @@ from embodied.errors import ConfigError, SpecMismatch
 from simulators.isaac.assets import ArticulationCfg
 from simulators.isaac.cfg import SceneEntityCfg, SimulationCfg
 from simulators.isaac.env import ManagerBasedRLEnv
-from simulators.isaac.managers import ManagerTermBase, ObservationTermCfg
+from simulators.isaac.managers import EventTermCfg, ManagerTermBase, ObservationTermCfg
 from simulators.isaac.noise import ConstantNoiseCfg, GaussianNoiseCfg, UniformNoiseCfg
 from simulators.isaac.scene import InteractiveScene, InteractiveSceneCfg
 from simulators.isaac.sim import MjcfSpawnCfg
-from tests.simulators.isaac.toys import PENDULUM, ToyCfg
+from tests.simulators.isaac.toys import PENDULUM, SwingCfg, SwingEnv, ToyCfg
 
 ANT = Path(gymnasium.__file__).parent / "envs/mujoco/assets/ant.xml"
 INERTIA = '<mass value="1"/><inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
@@ -131,3 +131,27 @@ def test_observations_of_one_number_need_no_axis(together):
     assert env.observation_space["policy"].contains(found.numpy()) if together else found["calls"].shape == (3,)
     calls, past = (found[:, -3], found[:, -2:]) if together else (found["calls"], found["past"])
     assert calls.tolist() == [2.0] * 3 and past.tolist() == [[1.0, 1.0]] * 3
+
+
+def note(env, env_ids, mode):
+    env.modes = [*getattr(env, "modes", []), mode]
+
+
+def test_prestartup_events_come_before_startup_events():
+    cfg = ToyCfg()
+    for mode in ("startup", "prestartup"):
+        setattr(cfg.events, f"at_{mode}", EventTermCfg(func=note, mode=mode, params={"mode": mode}))
+    assert ManagerBasedRLEnv(cfg).modes == ["prestartup", "startup"]
+
+
+def test_spaces_have_the_bounds_of_clips_and_boxes():
+    cfg = ToyCfg()
+    cfg.observations.policy.concatenate_terms = False
+    cfg.observations.policy.joints.clip = (-1.0, 2.0)
+    space = ManagerBasedRLEnv(cfg).single_observation_space["policy"]["joints"]
+    assert space.low.tolist() == [-1.0, -1.0] and space.high.tolist() == [2.0, 2.0]
+    box = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    assert SwingEnv(SwingCfg(action_space=box)).single_action_space == box
+    for wrong in (gymnasium.spaces.Discrete(3), {3}, 0, [2, {3}]):
+        with pytest.raises(ConfigError, match=r"action_space cannot be .*gymnasium Box"):
+            SwingEnv(SwingCfg(action_space=wrong))
