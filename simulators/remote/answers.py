@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied.data import Outcome
+from embodied.data import AgentStep, Observation, Outcome, RewardStatus, Rule
 from embodied.errors import EmbodiedError, MessageError
 from embodied.spec import EnvSpec
 from embodied.spec import Streams as Specs
@@ -16,6 +16,8 @@ from embodied.wire.message import Message
 
 Streams = dict[str, NDArray[Any]]
 
+# Plain numbers: numpy takes several times as long with members of an enumeration.
+_SUCCESS, _FAILURE, _INFRASTRUCTURE_FAULT = map(int, (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INFRASTRUCTURE_FAULT))
 _TEXT = 500
 _FAULTS = 8
 _KNOWN = (Outcome.RUNNING, Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIME_LIMIT, Outcome.INFRASTRUCTURE_FAULT)
@@ -60,6 +62,26 @@ def streams_of(
     return streams
 
 
+def seeds_of(answer: Message | EmbodiedError, asked: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[M] seeds that episodes began with; a worker replaces those `asked` that its environments do not start with.
+
+    Raises:
+        MessageError: They are no seeds.
+    """
+    if isinstance(answer, EmbodiedError) or "seeds" not in answer.arrays:
+        return asked
+    seeds = take_array(answer.arrays, "seeds", "int64", asked.shape)
+    if (seeds < 0).any():
+        raise MessageError("a negative seed", answer.kind, "run the same version on both sides")
+    return seeds
+
+
+def faults_of(answer: Message | EmbodiedError) -> list[str]:
+    """Faults of an answer, in words; the first few."""
+    faults = [] if isinstance(answer, EmbodiedError) else answer.body.get("faults")
+    return [str(fault)[:_TEXT] for fault in faults[:_FAULTS]] if isinstance(faults, list) else []
+
+
 def take_step(
     answer: Message | EmbodiedError, spec: EnvSpec, step: NDArray[np.int32], active: NDArray[np.bool_]
 ) -> StepAnswer:
@@ -88,6 +110,33 @@ def take_step(
         rewards,
         outcomes,
         streams_of(answer, "final", specs, ended),
-        [str(fault)[:_TEXT] for fault in faults[:_FAULTS]],
+        faults_of(answer),
         physics_s,
+    )
+
+
+def agent_step(
+    seen: Observation,
+    requested: NDArray[np.float32],
+    clipped: NDArray[np.float32],
+    acting: NDArray[np.bool_],
+    outcomes: NDArray[np.uint8],
+    active: NDArray[np.bool_],
+) -> AgentStep:
+    """An agent's step of B rows, without its rewards and last observations; `active` are the rows it acts in next."""
+    ends, terminated = outcomes > 0, (outcomes == _SUCCESS) | (outcomes == _FAILURE)
+    limited = ((clipped != requested) & np.isfinite(requested)).any(axis=1) & acting
+    changed = limited.any()
+    return AgentStep(
+        observation=seen,
+        rewards=np.zeros(0, np.float32),
+        reward_status=(outcomes == _INFRASTRUCTURE_FAULT) * np.uint8(RewardStatus.FAILED),
+        terminated=terminated,
+        truncated=ends & ~terminated,
+        outcomes=np.ascontiguousarray(outcomes),
+        ended=np.flatnonzero(ends).astype(np.int32),
+        final={},
+        active=None if active.all() else active.copy(),
+        executed=clipped if changed else None,
+        rule=limited * np.uint8(Rule.ACTION_LIMIT) if changed else None,
     )

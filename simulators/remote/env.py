@@ -12,21 +12,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied import noise
-from embodied.data import AgentStep, EnvStep, Observation, Outcome, Resets, RewardStatus, Rows, Rule
-from embodied.errors import ConfigError, EmbodiedError, InfrastructureError, UserError
+from embodied.data import EnvStep, Observation, Outcome, Resets, Rows
+from embodied.errors import ConfigError, DeadlineExceeded, EmbodiedError, InfrastructureError, UserError
 from embodied.spec import EnvSpec
 from embodied.wire.message import Message
 from simulators.agents import action_shapes, agent_actions
-from simulators.remote.answers import Streams, agent_streams, streams_of, take_step
+from simulators.remote.answers import Streams, agent_step, agent_streams, faults_of, seeds_of, streams_of, take_step
 from simulators.remote.worker_pool import WorkerPool
 from simulators.snapshots import check_replay, index_of
+from simulators.worker.suite import next_seed
 
 log = logging.getLogger(__name__)
 
-# Plain numbers: numpy takes several times as long with members of an enumeration.
-_SUCCESS, _FAILURE, _INFRASTRUCTURE_FAULT = map(int, (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INFRASTRUCTURE_FAULT))
+# A plain number: numpy takes several times as long with members of an enumeration.
+_INFRASTRUCTURE_FAULT = int(Outcome.INFRASTRUCTURE_FAULT)
 _MAX_SEED = 2**63 - 1
 _SEED_MASK = 2**31 - 1  # some suites take no larger seeds
+_HANGS = 6  # resets that hang before a start is given up
 
 
 @dataclass(eq=False)
@@ -45,7 +47,8 @@ class RemoteEnv:
     An environment whose observation then differs ends its episode as an infrastructure fault at the next step.
 
     A worker that is gone, silent for `timeout_s` or sends a malformed answer ends the episodes of its rows as
-    infrastructure faults; another worker takes the rows over.
+    infrastructure faults; another worker takes the rows over. An episode whose reset raises or hangs begins with
+    another seed, and counts as a fault.
 
     Args:
         pool: Workers.
@@ -145,6 +148,7 @@ class RemoteEnv:
         self._step[live] += 1
         np.copyto(self._agent_step, self._step[:, None], where=acting)
         seeds = self._next_seeds(np.arange(self.num_envs, dtype=np.int32))
+        asked_seeds = seeds.copy()
         broken = np.flatnonzero(self._broken & live)
         before = {name: values[broken] for name, values in self._last.items()}
         rewards, outcomes, final, orphans = self._ask(acting, asked, seeds)
@@ -158,47 +162,19 @@ class RemoteEnv:
         started = None
         if self.autoreset and len(over):
             self._count_start(over, seeds[over])
+            self.faults += int((seeds[over] != asked_seeds[over]).sum())
             if len(orphans):
                 self._begin(orphans)
             started = self._starts(over)
         observations = self._observations()
-        agents = {
-            name: self._agent_part(
-                index, observations[name], requested[name], clipped[name], acting, outcomes[:, index]
-            )
-            for index, name in enumerate(self._names)
-        }
-        for index, (name, agent) in enumerate(agents.items()):
+        agents = {}
+        for index, name in enumerate(self._names):
+            acts, ends, active = acting[:, index], outcomes[:, index], self._active[:, index]
+            agent = agent_step(observations[name], requested[name], clipped[name], acts, ends, active)
             agent.rewards = np.where(faulty[:, index], np.float32(0), rewards[:, index])
             agent.final = {s.name: final[f"{name}/{s.name}"][agent.ended] for s in self.spec.agents[name].observations}
+            agents[name] = agent
         return EnvStep(agents, np.nan_to_num(asked).astype(np.float64), started)
-
-    def _agent_part(
-        self,
-        index: int,
-        seen: Observation,
-        requested: NDArray[np.float32],
-        clipped: NDArray[np.float32],
-        acting: NDArray[np.bool_],
-        outcomes: NDArray[np.uint8],
-    ) -> AgentStep:
-        """An agent's step, without its rewards and last observations."""
-        ends, terminated = outcomes > 0, (outcomes == _SUCCESS) | (outcomes == _FAILURE)
-        limited = ((clipped != requested) & np.isfinite(requested)).any(axis=1) & acting[:, index]
-        active, changed = self._active[:, index], limited.any()
-        return AgentStep(
-            observation=seen,
-            rewards=np.zeros(0, np.float32),
-            reward_status=(outcomes == _INFRASTRUCTURE_FAULT) * np.uint8(RewardStatus.FAILED),
-            terminated=terminated,
-            truncated=ends & ~terminated,
-            outcomes=np.ascontiguousarray(outcomes),
-            ended=np.flatnonzero(ends).astype(np.int32),
-            final={},
-            active=None if active.all() else active.copy(),
-            executed=clipped if changed else None,
-            rule=limited * np.uint8(Rule.ACTION_LIMIT) if changed else None,
-        )
 
     def expert(self) -> dict[str, NDArray[np.float32]]:
         """Raises `ConfigError`: other projects' environments bring no scripted expert."""
@@ -280,7 +256,7 @@ class RemoteEnv:
     def _ask(
         self, acting: NDArray[np.bool_], actions: NDArray[np.float32], seeds: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.uint8], Streams, NDArray[np.int32]]:
-        """Let the workers take one step of the rows in which an agent acts.
+        """Let the workers take one step of the rows in which an agent acts; `seeds` become those that they start with.
 
         Returns:
             Rewards [B, A], outcomes [B, A], last observations [B, ...] of the episodes that ended, and the rows whose
@@ -294,6 +270,8 @@ class RemoteEnv:
             arrays = {"ids": ids - part.ids[0], "actions": actions[ids]}
             if self.autoreset:
                 arrays["seeds"] = seeds[ids]
+            if self._broken[ids].any():
+                arrays["unrepeated"] = (ids[self._broken[ids]] - part.ids[0]).astype(np.int32)
             messages[peer] = Message("step", session=part.session, arrays=arrays)
         rewards, outcomes = np.zeros(acting.shape, np.float32), np.zeros(acting.shape, np.uint8)
         final = {name: values.copy() for name, values in self._last.items()}
@@ -303,6 +281,7 @@ class RemoteEnv:
             part, ids = asked[peer]
             try:
                 stepped = take_step(answer, self.spec, self._step[ids], acting[ids])
+                seeds[ids] = seeds_of(answer, seeds[ids])
             except EmbodiedError as error:
                 self._lose(part, error)
                 outcomes[ids] = acting[ids] * np.uint8(_INFRASTRUCTURE_FAULT)
@@ -324,33 +303,56 @@ class RemoteEnv:
     def _begin(self, ids: NDArray[np.int32], replay: bool = False) -> None:
         """Start the episodes of `ids` with their seeds, and take the actions taken so far if this is a `replay`.
 
-        A worker that is lost on the way is replaced, until the deadline.
+        A worker that is lost on the way is replaced, until the deadline. One that hangs is replaced too, and its rows
+        start one by one; the row that hangs again gets another seed.
         """
-        limit = time.monotonic() + self._timeout_s
+        limit, hangs = time.monotonic() + self._timeout_s, 0
         mine = {part.session: part.ids[np.isin(part.ids, ids)] for part in self._parts}
-        todo = [part for part in self._parts if len(mine[part.session])]
+        todo = {session: [rows] for session, rows in mine.items() if len(rows)}
         cause: EmbodiedError | None = None
         while todo:
             if cause is not None and time.monotonic() >= limit:
                 raise cause
-            self._place(todo, limit, cause)
-            parts = {part.peer: part for part in todo if part.peer is not None}
-            messages = {peer: self._reset_message(part, mine[part.session], replay) for peer, part in parts.items()}
+            homes = [part for part in self._parts if part.session in todo]
+            self._place(homes, limit, cause)
+            parts = {part.peer: part for part in homes if part.peer is not None}
+            messages = {peer: self._reset_message(part, todo[part.session][0], replay) for peer, part in parts.items()}
             for peer, answer in self._pool.exchange(messages, self._timeout_s).items():
-                part = parts[peer]
-                rows = mine[part.session]
+                session = parts[peer].session
+                rows = todo[session][0]
                 try:
                     counts = dict.fromkeys(self._names, len(rows))
                     streams = streams_of(answer, "stream", agent_streams(self.spec), counts)
+                    seeds = seeds_of(answer, self._seeds[rows])
                 except EmbodiedError as error:
                     cause = error
-                    self._lose(part, error)
+                    self._lose(parts[peer], error)
                     if isinstance(error, UserError):
                         raise
+                    todo[session] = [mine[session]]
+                    if isinstance(error, DeadlineExceeded):
+                        hangs += 1
+                        if hangs > _HANGS or (replay and len(rows) == 1):
+                            raise
+                        limit = time.monotonic() + self._timeout_s
+                        todo[session] = [mine[session][[i]] for i in range(len(mine[session]))]
+                        if len(rows) == 1:
+                            self.faults += 1
+                            hung = int(self._seeds[rows[0]])
+                            self._seeds[rows] = next_seed(hung)
+                            log.warning(
+                                "reset of row %d hangs with seed %d; seed %d follows", rows[0], hung, next_seed(hung)
+                            )
                     continue
+                self.faults += int((seeds != self._seeds[rows]).sum())
+                self._seeds[rows] = seeds
+                for fault in faults_of(answer):
+                    log.warning("a fault in rows %d to %d: %s", rows[0], rows[-1], fault)
                 for name, values in streams.items():
                     self._last[name][rows] = values
-                todo.remove(part)
+                todo[session].pop(0)
+                if not todo[session]:
+                    del todo[session]
 
     def _reset_message(self, part: _Part, ids: NDArray[np.int32], replay: bool) -> Message:
         arrays: dict[str, NDArray[Any]] = {"ids": ids - part.ids[0], "seeds": self._seeds[ids]}

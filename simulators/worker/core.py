@@ -197,23 +197,27 @@ class WorkerCore:
     def _reset(self, rows: EnvRows, message: Message) -> Message:
         ids = self._ids(rows, message)
         seeds = self._seeds(message, len(ids))
-        streams = rows.reset(ids, seeds)
+        faults: list[str] = []
+        streams = rows.reset(ids, seeds, faults)
         if "actions" in message.arrays:
             lengths = as_ints(take_array(message.arrays, "lengths", "int32", (len(ids),)))
             size = self._suite.spec.control_size
             actions = take_array(message.arrays, "actions", "float32", (len(ids), None, size))
             streams = rows.replay(ids, lengths, actions)
-        return Message("reset", message.id, message.session, arrays=_named(streams, "stream"))
+        arrays = _named(streams, "stream") | {"seeds": rows.seeds(ids)}
+        return Message("reset", message.id, message.session, body={"faults": faults[:_WORDS]}, arrays=arrays)
 
     def _step(self, rows: EnvRows, message: Message) -> Message:
         ids = self._ids(rows, message)
         size = self._suite.spec.control_size
         actions = take_array(message.arrays, "actions", "float32", (len(ids), size))
         seeds = self._seeds(message, len(ids)) if "seeds" in message.arrays else None
+        unrepeated = message.arrays.get("unrepeated", np.zeros(0, np.int32))
         begin = time.perf_counter()
-        result = rows.step(ids, actions, seeds)
+        result = rows.step(ids, actions, seeds, as_ints(unrepeated.ravel()))
         body = {"physics_s": time.perf_counter() - begin, "faults": result.faults[:_WORDS]}
         arrays: dict[str, np.ndarray] = {"rewards": result.rewards, "outcomes": result.outcomes}
+        arrays["seeds"] = rows.seeds(ids)
         arrays |= _named(result.streams, "stream") | _named(result.final, "final")
         return Message("step", message.id, message.session, body=body, arrays=arrays)
 

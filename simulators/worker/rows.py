@@ -1,7 +1,7 @@
 """Environments of one session in a worker: stepped one after the other, started anew where their episodes ended."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from embodied.data import Outcome
 from embodied.errors import InfrastructureError
-from simulators.worker.suite import Env, Moment, MultiAgentEnv, Streams, Suite
+from simulators.worker.suite import Env, Moment, MultiAgentEnv, Streams, Suite, next_seed
 
 log = logging.getLogger(__name__)
 
 _TEXT = 300
+_SEEDS = 8  # seeds that a start is tried with
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Stepped:
 class _Row:
     env: Env | MultiAgentEnv | None = None  # None until its first start, and after a fault
     step: int = 0
+    seed: int = 0
     last: dict[str, Streams] = field(default_factory=dict)
     active: set[str] = field(default_factory=set)
 
@@ -63,15 +65,22 @@ class EnvRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> Streams:
+    def reset(self, ids: Sequence[int], seeds: Sequence[int], faults: list[str] | None = None) -> Streams:
         """Start episodes; returns `<agent>/<stream>` to [M, *shape].
 
+        A seed that an environment does not start with is replaced, see `seeds`, and appended to `faults`, in words.
+
         Raises:
-            InfrastructureError: An environment cannot be started, not even when it is made anew.
+            InfrastructureError: An environment starts with none of several seeds.
         """
+        faults = [] if faults is None else faults
         for id, seed in zip(ids, seeds, strict=True):
-            self._start(self._rows[id], id, seed)
+            self._start(self._rows[id], id, seed, faults)
         return self._seen(ids)
+
+    def seeds(self, ids: Sequence[int]) -> NDArray[np.int64]:
+        """[M] seeds that the episodes began with."""
+        return np.array([self._rows[id].seed for id in ids], np.int64)
 
     def replay(self, ids: Sequence[int], lengths: Sequence[int], actions: NDArray[np.float32]) -> Streams:
         """Take the first `lengths[i]` of `actions` [M, L, D]; an environment that fails on the way stays there."""
@@ -82,7 +91,13 @@ class EnvRows:
                     break
         return self._seen(ids)
 
-    def step(self, ids: Sequence[int], actions: NDArray[np.float32], seeds: Sequence[int] | None = None) -> Stepped:
+    def step(
+        self,
+        ids: Sequence[int],
+        actions: NDArray[np.float32],
+        seeds: Sequence[int] | None = None,
+        unrepeated: Collection[int] = (),
+    ) -> Stepped:
         """Take one control step of environments `ids`, ascending.
 
         Args:
@@ -90,6 +105,7 @@ class EnvRows:
             actions: [M, D] of all agents, one after the other; one that is not finite is a fault. Those of a parked
                 agent are ignored.
             seeds: [M] of the episodes that follow where all agents have ended; None to start none.
+            unrepeated: Environments whose restored episode is not the one before, and ends as a fault.
 
         Raises:
             InfrastructureError: As `reset`.
@@ -100,12 +116,12 @@ class EnvRows:
         faults: list[str] = []
         for index, (id, action) in enumerate(zip(ids, actions, strict=True)):
             row = self._rows[id]
-            rewards[index], outcomes[index] = self._step(row, id, action, faults)
+            rewards[index], outcomes[index] = self._step(row, id, action, faults, repeats=id not in unrepeated)
             for name, outcome in zip(self._agents, outcomes[index], strict=True):
                 if outcome:
                     final[name].append(row.last[name])
             if outcomes[index].any() and not row.active and seeds is not None:
-                self._start(row, id, seeds[index])
+                self._start(row, id, seeds[index], faults)
         last = {key: values for name, rows in final.items() for key, values in self._stack(name, rows).items()}
         return Stepped(self._seen(ids), rewards, outcomes, last, faults)
 
@@ -113,23 +129,29 @@ class EnvRows:
         for row in self._rows:
             self._drop(row)
 
-    def _start(self, row: _Row, id: int, seed: int) -> None:
-        for last_try in (False, True):
+    def _start(self, row: _Row, id: int, seed: int, faults: list[str]) -> None:
+        """Start an episode with `seed`, twice if need be, or with the first seed after it that works."""
+        failed = ""
+        for tries in (0, *range(_SEEDS)):
+            row.seed = next_seed(seed, tries)
             try:
                 row.env = row.env or self._suite.make()
-                seen = self._by_agent(row.env.reset(seed))
+                seen = self._by_agent(row.env.reset(row.seed))
                 row.last = {name: self._checked(name, seen[name]) for name in self._agents}
                 row.step, row.active = 0, set(self._agents)
-                return
             except Exception as error:
                 self._drop(row)
-                if last_try:
-                    what = f"environment {id} cannot be started with seed {seed}: {_words(error)}"
-                    raise InfrastructureError(what, self._suite.spec.task, "see the worker's log") from error
-                log.warning("environment %d is made anew: reset failed: %s", id, _words(error))
+                failed = failed or _words(error)
+                log.warning("environment %d is made anew: reset with seed %d failed: %s", id, row.seed, _words(error))
+                continue
+            if row.seed != seed:
+                faults.append(f"environment {id} cannot be started with seed {seed}: {failed}; seed {row.seed} follows")
+            return
+        what = f"environment {id} cannot be started with seed {seed}: {failed}; {_SEEDS - 1} other seeds fail too"
+        raise InfrastructureError(what, self._suite.spec.task, "mend its reset; the worker's log has every error")
 
     def _step(
-        self, row: _Row, id: int, action: NDArray[np.float32], faults: list[str]
+        self, row: _Row, id: int, action: NDArray[np.float32], faults: list[str], repeats: bool = True
     ) -> tuple[list[float], list[Outcome]]:
         """Rewards and outcomes of one step; at a fault the last observations stay, and the environment is closed."""
         rewards, outcomes = dict.fromkeys(self._agents, 0.0), dict.fromkeys(self._agents, Outcome.RUNNING)
@@ -137,6 +159,8 @@ class EnvRows:
         try:
             if row.env is None:
                 raise RuntimeError("it was never started, or not since its last fault")
+            if not repeats:
+                raise RuntimeError(f"reset with seed {row.seed} and the same actions do not repeat the episode")
             parts = dict(zip(self._agents, np.split(action, self._ends[:-1]), strict=True))
             given = {name: parts[name] for name in acting}
             if not all(np.isfinite(part).all() for part in given.values()):

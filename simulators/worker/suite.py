@@ -22,6 +22,7 @@ from embodied.spec import EnvSpec
 
 Streams = dict[str, NDArray[Any]]
 SUFFIX = "_envs"
+_STRIDE = 1_000_003
 
 
 @dataclass
@@ -83,6 +84,11 @@ class Suite(Protocol):
     def make(self) -> Env | MultiAgentEnv:
         """Make an environment: a `MultiAgentEnv` where the spec has several agents."""
         ...
+
+
+def next_seed(seed: int, count: int = 1) -> int:
+    """The seed, `count` seeds on, that replaces one with which an environment does not start; 31 bits stay 31."""
+    return (seed + count * _STRIDE) & (2**31 - 1 if seed < 2**31 else 2**63 - 1)
 
 
 def suite_names() -> list[str]:

@@ -18,7 +18,7 @@ from embodied.errors import EmbodiedError, InfrastructureError, SpecMismatch
 from embodied.wire.message import Message, decode, encode
 from simulators.one_agent import OneAgentEnv, OneAgentStep
 from simulators.remote.env import RemoteEnv
-from simulators.worker.suite import load_suite
+from simulators.worker.suite import load_suite, next_seed
 from tests.simulators.worker.processes import HERE, PATH, TINY, end, env, start_worker, workers
 from tests.simulators.worker.tiny_gym import TROUBLE
 
@@ -298,7 +298,33 @@ def test_an_environment_that_cannot_start_is_named(address: str) -> None:
         assert "environment 0 cannot be started" in caught.value.line() and "the reset is broken" in caught.value.line()
 
 
-def test_episodes_that_do_not_repeat_end_as_faults(address: str) -> None:
+def test_a_seed_whose_reset_raises_is_replaced_told_and_counted(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    option = ("--option", "refused=[5]")
+    with workers(1, address, *option), env(2, address, options={"refused": [5]}) as made:
+        _, started = OneAgentEnv(made).reset([4, 5])
+        assert started.seeds.tolist() == [4, next_seed(5)] and made.faults == 1
+        assert "cannot be started with seed 5: ValueError: no layout for seed 5" in caplog.text
+        made._next_seeds = lambda ids: np.full(len(ids), 5)  # type: ignore[method-assign]
+        started = next(result.started for _ in range(9) if (result := act(made)).started is not None)
+        assert set(started.seeds.tolist()) == {next_seed(5)} and made.faults == 1 + len(started.ids)
+        saved = made.snapshot()
+        wanted = act(made).observation.streams
+        made.restore(saved)
+        for name, values in act(made).observation.streams.items():
+            np.testing.assert_array_equal(values, wanted[name])
+
+
+def test_a_seed_whose_reset_hangs_is_replaced_and_the_worker_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    with env(3, None, spawn=sys.executable, options={"hanging": [5]}) as made:
+        exchange = made._pool.exchange
+        made._pool.exchange = lambda asks, _, ask=exchange: ask(asks, 1.0)  # type: ignore[method-assign]
+        _, started = OneAgentEnv(made).reset([4, 5, 6])
+        assert started.seeds.tolist() == [4, next_seed(5), 6] and made.faults == 1
+        assert not act(made).outcomes.any()
+
+
+def test_episodes_that_do_not_repeat_end_as_faults(address: str, caplog: pytest.LogCaptureFixture) -> None:
     with workers(1, address, "--option", "drift=true"), env(2, address, options={"drift": True}) as made:
         OneAgentEnv(made).reset()
         act(made)
@@ -307,6 +333,7 @@ def test_episodes_that_do_not_repeat_end_as_faults(address: str) -> None:
         result = act(made)
         assert faults(result) == [0, 1] and made.faults == 2
         np.testing.assert_array_equal(result.final["desired_goal"], saved["last/robot/desired_goal"])
+        assert "do not repeat the episode" in caplog.text and "not finite" not in caplog.text
         assert not act(made).outcomes.any()
 
 

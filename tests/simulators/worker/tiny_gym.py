@@ -19,22 +19,35 @@ class Tiny(gym.Env[Any, Any]):
     Args:
         trouble: `raise`, `hang`, `die` or `nan` at an action that begins with `TROUBLE`; `reset` fails every reset,
             `third` hangs from the third of this process on.
+        refused, hanging: Seeds whose reset raises, or hangs.
         drift: Moves the goal on each reset of this process, so that an episode does not repeat.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (as Gymnasium has it)
     resets = 0
 
-    def __init__(self, trouble: str = "", drift: bool = False, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        trouble: str = "",
+        drift: bool = False,
+        render_mode: str | None = None,
+        refused: tuple[int, ...] = (),
+        hanging: tuple[int, ...] = (),
+    ) -> None:
         box = Box(-np.inf, np.inf, (2,), np.float64)
         self.observation_space = Dict({"observation": box, "achieved_goal": box, "desired_goal": box})
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
         self._trouble, self._drift, self.render_mode = trouble, drift, render_mode
+        self._refused, self._hanging = refused, hanging
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         if self._trouble == "reset":
             raise OSError("the reset is broken")
+        if seed in self._refused:
+            raise ValueError(f"no layout for seed {seed}")
+        if seed in self._hanging:
+            time.sleep(600)
         if self._trouble == "third" and Tiny.resets == 2:
             time.sleep(600)
         Tiny.resets += 1
