@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
@@ -21,9 +22,12 @@ from typing import Any, BinaryIO, Self
 
 from embodied.errors import CorruptFile, DeadlineExceeded, InfrastructureError
 
+log = logging.getLogger(__name__)
+
 TEMPORARY = ".tmp-"
 JSON_LIMIT = 64 * 2**20
 
+_warned: set[Path] = set()
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _UNFIT = (errno.EIO, errno.ESTALE, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE)
@@ -48,6 +52,18 @@ def disk_errors(where: Path | str) -> Iterator[None]:
                 f"cannot be written: {os.strerror(error.errno or 0)}", str(where), "choose another folder or disk"
             ) from None
         raise
+
+
+def warn_of_mode(path: Path, secret: bool) -> None:
+    """Log once that other users can read a secret file, or change a file or folder that must be trusted."""
+    bits, doing, mode = (0o077, "read the secret file", "600") if secret else (0o022, "change", "go-w")
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if found.st_mode & bits and not found.st_mode & stat.S_ISVTX and path not in _warned:
+        _warned.add(path)
+        log.warning("others can %s %s: chmod %s %s", doing, path, mode, path)
 
 
 @contextmanager
@@ -172,7 +188,7 @@ def append_line(path: Path, line: str, sync: bool = True) -> None:
         sync: Whether it survives a power cut once this returns; it survives `kill -9` in any case.
     """
     with disk_errors(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
@@ -277,7 +293,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._key = os.path.realpath(path)
+        self._key = str(Path(os.path.realpath(path.parent)) / path.name)
         self._fd = -1
 
     def try_acquire(self) -> bool:
@@ -286,7 +302,7 @@ class Lock:
             if self._key in _held:
                 return False
             with disk_errors(self.path):
-                fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
                 try:
                     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:

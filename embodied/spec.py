@@ -31,6 +31,10 @@ MAX_SIZE = 2**31 - 1
 ROTATIONS = ("", "quat_wxyz", "quat_xyzw", "rotvec", "euler_xyz", "rot6d", "matrix")
 
 
+_CONVERT = "state a conversion in the config, or use a policy trained for this environment"
+_OPTIONAL = ("control_hz", "range")  # of older specs, which `difference` does not miss
+
+
 @dataclass(frozen=True)
 class Stream:
     """One named array per row and step.
@@ -44,7 +48,8 @@ class Stream:
         rotation: One of `ROTATIONS`; empty where the stream is no rotation.
         rate_hz: Samples per second on the environment's clock; 0 where the stream comes once per step.
         limit: Of an action, the largest magnitude of each number that is obeyed, beyond which an environment clips;
-            0 for none. A policy takes it for one unit. It is not matched.
+            0 for none. A policy takes it for one unit.
+        range: Least and largest number that can be sensed; empty where none is stated. Requests are checked against it.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Stream:
     rotation: str = ""
     rate_hz: float = 0.0
     limit: float = 0.0
+    range: tuple[float, float] | tuple[()] = ()
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name:
@@ -66,11 +72,19 @@ class Stream:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         if any(n < 0 for n in self.shape) or self.size > MAX_SIZE:
             raise SpecMismatch(f"stream {self.name} has shape {self.shape}", "spec", f"give at most {MAX_SIZE} numbers")
+        object.__setattr__(self, "range", tuple(float(bound) for bound in self.range))
+        if self.range and not (len(self.range) == 2 and self.range[0] < self.range[1]):
+            raise SpecMismatch(f"stream {self.name} has range {self.range}", "spec", "give least and largest, or none")
 
     @property
     def size(self) -> int:
         """Number of elements of one row's value."""
         return math.prod(self.shape)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `range` only where it is stated."""
+        data = {**asdict(self), "shape": list(self.shape)}
+        return data | {"range": list(self.range)} if self.range else {k: v for k, v in data.items() if k != "range"}
 
 
 Streams = tuple[Stream, ...]
@@ -79,7 +93,7 @@ Streams = tuple[Stream, ...]
 def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
     """Check that every stream in `needs` is in `offers`, field by field; more may be offered than needed.
 
-    A field that `needs` leaves empty (unit, frame, rotation, rate) is not compared.
+    A field that `needs` leaves empty (unit, frame, rotation, rate) is not compared, nor a limit that either leaves out.
 
     Raises:
         SpecMismatch: Names the first stream and field that differ, and both values.
@@ -100,8 +114,14 @@ def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
                 raise SpecMismatch(
                     f"{needer} needs {need.name} with {name} {wanted!r}, {offerer} offers {given!r}",
                     f"stream {need.name}, field {name}",
-                    "state a conversion in the config, or use a policy trained for this environment",
+                    _CONVERT,
                 )
+        if need.limit and offer.limit and not math.isclose(need.limit, offer.limit, rel_tol=1e-6):
+            raise SpecMismatch(
+                f"{needer} obeys {need.name} up to {need.limit:g}, {offerer} gives up to {offer.limit:g}",
+                f"stream {need.name}, field limit",
+                _CONVERT,
+            )
 
 
 @dataclass(frozen=True)
@@ -128,7 +148,10 @@ class AgentSpec:
         return np.array(limits, np.float32)
 
     def to_dict(self) -> dict[str, Any]:
-        return json.loads(json.dumps(asdict(self)))
+        return {
+            "observations": [stream.to_dict() for stream in self.observations],
+            "actions": [stream.to_dict() for stream in self.actions],
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -215,6 +238,7 @@ class PolicySpec:
         stored: Arrays that a sampled decision carries beside its actions, from which a learner evaluates it, such as
             the path of a denoising; one of each per decision.
         critic: Streams that only the critic reads, in training; a request for actions need not have them.
+        control_hz: Actions per second for which it was made; 0 where that is unknown, as of older versions.
     """
 
     name: str
@@ -224,6 +248,7 @@ class PolicySpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     stored: Streams = ()
     critic: Streams = ()
+    control_hz: float = 0.0
 
     @property
     def whole_agent(self) -> AgentSpec:
@@ -235,6 +260,12 @@ class PolicySpec:
         agent = env.only_agent if agent is None else agent
         if agent not in env.agents:
             raise SpecMismatch(f"task {env.task} has no agent {agent}", "agents", nearest(agent, env.agents))
+        if self.control_hz and not math.isclose(self.control_hz, env.control_hz, rel_tol=1e-6):
+            raise SpecMismatch(
+                f"policy {self.name} acts {self.control_hz:g} times a second, task {env.task} {env.control_hz:g} times",
+                "control_hz",
+                "run the environment at the policy's rate, or use a policy trained at this one",
+            )
         theirs = env.agents[agent]
         needs = tuple(stream for stream in self.agent.observations if stream.name not in CLIENT_STREAMS)
         match(needs, theirs.observations, f"policy {self.name}", f"task {env.task}")
@@ -255,10 +286,11 @@ class PolicySpec:
             "execute": self.execute,
             "extra": json.loads(json.dumps(dict(self.extra))),
             **{
-                name: json.loads(json.dumps([asdict(s) for s in streams]))
+                name: [stream.to_dict() for stream in streams]
                 for name, streams in (("stored", self.stored), ("critic", self.critic))
                 if streams
             },
+            **({"control_hz": self.control_hz} if self.control_hz else {}),
         }
 
     @classmethod
@@ -271,7 +303,9 @@ class PolicySpec:
                 int(data["chunk"]),
                 int(data["execute"]),
                 dict(data["extra"]),
-                *(_streams(data.get(name, ())) for name in ("stored", "critic")),
+                stored=_streams(data.get("stored", ())),
+                critic=_streams(data.get("critic", ())),
+                control_hz=float(data.get("control_hz", 0.0)),
             )
 
 
@@ -292,7 +326,8 @@ def _foreign(what: str, maker: str) -> Iterator[None]:
 def difference(saved: Any, wanted: Any) -> tuple[str, str, str] | None:
     """The first field in which two specs, as dictionaries, differ: its name and both values, shortened; else None.
 
-    A field that is null counts as missing. Either may come from someone else: plain JSON, of any form.
+    A field that is null counts as missing. Fields that specs did not always have count only where both have them.
+    Either may come from someone else: plain JSON, of any form.
     """
     return None if saved == wanted else _difference(json.loads(json.dumps(saved)), json.loads(json.dumps(wanted)), "")
 
@@ -300,6 +335,7 @@ def difference(saved: Any, wanted: Any) -> tuple[str, str, str] | None:
 def _difference(saved: Any, wanted: Any, at: str) -> tuple[str, str, str] | None:
     if isinstance(saved, dict) and isinstance(wanted, dict):
         pairs = [(f"{at}.{key}" if at else key, saved.get(key), wanted.get(key)) for key in sorted({*saved, *wanted})]
+        pairs = [pair for pair in pairs if pair[0].rpartition(".")[2] not in _OPTIONAL or None not in pair]
     elif isinstance(saved, list) and isinstance(wanted, list) and any(isinstance(x, dict) for x in saved + wanted):
         longer = saved if len(saved) > len(wanted) else wanted
         names = [str(x.get("name", i) if isinstance(x, dict) else i) for i, x in enumerate(longer)]

@@ -1,6 +1,6 @@
 """Ask a policy server for actions, as a robot's program does: base install only.
 
-Start one first: `embodied serve run=null task=reach address=ipc:///tmp/embodied-policy`.
+Start one first: `embodied serve run=null task=reach address=ipc://policy`.
 """
 
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 from embodied.client import Executor, RecedingHorizon, RemoteClient
 from embodied.data import Observation, Rows
 
-address = sys.argv[1] if len(sys.argv) > 1 else "ipc:///tmp/embodied-policy"
+address = sys.argv[1] if len(sys.argv) > 1 else "ipc://policy"
 client = RemoteClient(address, timeout_s=20.0, priority="robot")
 policy = client.hello()
 print(f"policy {policy.name}: chunks of {policy.chunk} actions, {[s.name for s in policy.agent.observations]}")

@@ -19,6 +19,7 @@ from embodied.files import (
     read_json,
     read_sealed,
     sealed,
+    warn_of_mode,
     write_bytes,
     write_json,
 )
@@ -134,3 +135,32 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
         read_sealed(tmp_path / "active.json", "delete it")
     with pytest.raises(OSError, match="no regular file"):
         open_file(tmp_path / "active.json")
+
+
+def test_locks_and_logs_follow_no_link(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious", tmp_path / ".lock"
+    precious.write_text("data")
+    link.symlink_to(precious)
+    for write in (lambda: Lock(link).try_acquire(), lambda: append_line(link, "x")):
+        with pytest.raises(InfrastructureError, match="cannot be written"):
+            write()
+    write_bytes(link, b"new")
+    assert precious.read_text() == "data" and not link.is_symlink()
+
+
+def test_modes_that_let_others_in_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret, listed = tmp_path / "a.key_secret", tmp_path / "allowed"
+    secret.touch(0o600)
+    listed.mkdir(0o755)
+    warn_of_mode(secret, secret=True)
+    warn_of_mode(listed, secret=False)
+    assert not caplog.records
+    secret.chmod(0o640)
+    listed.chmod(0o775)
+    for _ in range(2):
+        warn_of_mode(secret, secret=True)
+        warn_of_mode(listed, secret=False)
+    assert [record.message for record in caplog.records] == [
+        f"others can read the secret file {secret}: chmod 600 {secret}",
+        f"others can change {listed}: chmod go-w {listed}",
+    ]

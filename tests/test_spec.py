@@ -218,3 +218,36 @@ def test_a_difference_is_found_where_there_is_one(one: Any, two: Any) -> None:
     found = difference(one, two)
     assert (found is None) == (json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True))
     assert (difference(two, one) is None) == (found is None)
+
+
+def test_a_policy_of_another_control_rate_is_refused_and_one_of_an_unknown_rate_is_not() -> None:
+    POLICY.check_env(ENV)
+    replace(POLICY, control_hz=20.0).check_env(ENV)
+    with pytest.raises(SpecMismatch, match=r"acts 2 times a second, task reach 20 times \(control_hz\)"):
+        replace(POLICY, control_hz=2.0).check_env(ENV)
+
+
+def test_limits_of_actions_match_where_both_are_stated() -> None:
+    def env(limit: float) -> EnvSpec:
+        return replace(ENV, agents={"robot": AgentSpec((JOINTS,), (replace(ACTION, limit=limit),))})
+
+    policy = replace(POLICY, agent=AgentSpec((JOINTS,), (replace(ACTION, limit=0.05),)))
+    for limit in (0.0, 0.05, 0.05 * (1 + 1e-7)):
+        policy.check_env(env(limit))
+    with pytest.raises(SpecMismatch, match=r"joint_delta up to 5, .* gives up to 0\.05 .*field limit"):
+        policy.check_env(env(5.0))
+
+
+def test_a_stated_range_and_rate_travel_and_are_not_missed_in_older_specs() -> None:
+    ranged = replace(JOINTS, range=(-3, 3))
+    policy = PolicySpec("mlp", AgentSpec((ranged,), (ACTION,)), control_hz=20.0)
+    told = json.loads(json.dumps(policy.to_dict()))
+    assert PolicySpec.from_dict(told) == policy and told["agent"]["observations"][0]["range"] == [-3.0, 3.0]
+    older = POLICY.to_dict()
+    assert "control_hz" not in older and "range" not in older["agent"]["observations"][0]
+    assert difference(older, told) is None and difference(told, older) is None
+    found = difference(replace(policy, control_hz=10.0).to_dict(), told)
+    assert found is not None and found[0] == "control_hz"
+    for bad in ((1.0,), (2.0, 1.0), (math.nan, 1.0)):
+        with pytest.raises(SpecMismatch, match="has range"):
+            replace(JOINTS, range=bad)

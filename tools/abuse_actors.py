@@ -210,7 +210,7 @@ def push(address: str, number: str) -> list[Ask]:
 
     client = RemoteClient(address, 60.0)
     spec = client.hello()
-    tensors = build_policy(client.build, spec.whole_agent, seed=int(number)).tensors()
+    tensors = build_policy(client.build, spec.whole_agent, int(number)).tensors()
     client.push(Manifest.of(spec.name, int(number), tensors, spec.to_dict()), tensors)
     return [lambda: time.sleep(PERIOD_S)]
 

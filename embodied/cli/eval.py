@@ -22,7 +22,7 @@ tasks or splits, a row for each.
   embodied eval run=a against=b                             the same episodes with both, and who is better
   embodied eval run=a against=a against_version=3           two versions of one run
   embodied eval run=a videos=4                              the first failures of each row, as mp4
-  embodied eval client=remote client.address=ipc:///tmp/policy   asks a server started by `embodied serve`
+  embodied eval client=remote client.address=ipc://policy   asks a server started by `embodied serve`
   embodied eval run=null task=reach policy=openpi policy.address=ws://HOST:8000    another project's server
 """
 

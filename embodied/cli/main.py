@@ -19,7 +19,7 @@ from embodied.search_path import add_folder
 COMMANDS = {
     "train": "train a policy: embodied train task=reach algo=ppo seed=3",
     "eval": "measure a run's policy on seeds: embodied eval run=latest episodes=200 seed=1000",
-    "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc:///tmp/policy",
+    "serve": "answer clients with a run's policy: embodied serve run=latest address=ipc://policy",
     "credentials": "a server's credentials, and who may call it: embodied credentials create FOLDER",
     "weights": "list versions; pin one, roll back, go on: embodied weights rollback run=latest",
     "tasks": "list robot, cameras, instruction and measured expert success of every task",

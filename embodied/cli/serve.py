@@ -11,13 +11,13 @@ Answers observations with a policy until it is interrupted. Requests of several 
 follows the run's versions, pins and rollbacks (`embodied weights`); pushed ones are verified, then switched between
 batches. SIGTERM drains it.
 
-  embodied serve run=latest address=ipc:///tmp/policy
+  embodied serve run=latest address=ipc://policy
   embodied serve run=latest openpi=127.0.0.1:8000 groot=127.0.0.1:5557 embodiment=libero    openpi's, GR00T's clients
   embodied serve run=latest address=tcp://0.0.0.0:5555 credentials=site    of `embodied credentials create site`
   embodied serve run=latest engine=vllm        a token policy, decoded by vLLM: `make peer-vllm` once
   embodied serve 'policies={left: run-a, right: run-b}'                                     several, by name
   embodied serve run=null task=reach weights=served    an untrained policy, for a run that pushes to it:
-  embodied train task=reach client=remote client.address=ipc:///tmp/embodied-policy
+  embodied train task=reach client=remote client.address=ipc://policy
   embodied serve upstream=tcp://10.0.0.2:5555 upstream_credentials=arm weights=kept    an edge (robot's PC)
 """
 

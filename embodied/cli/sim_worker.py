@@ -16,7 +16,7 @@ DESCRIPTION = """\
 Runs environments of another project for the env of a run (`env=worker`), which may be in another process, Python
 environment or machine. Needs only the base install here. Serves whoever listens at the address, one after the other.
 
-  embodied sim-worker --env gymnasium:FetchPush-v4 --connect ipc:///tmp/embodied-worker
+  embodied sim-worker --env gymnasium:FetchPush-v4 --connect ipc://worker
   embodied sim-worker --env gymnasium:my_envs:Push-v0 --connect tcp://10.0.0.5:5557 --credentials site
 """
 

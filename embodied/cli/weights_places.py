@@ -13,6 +13,7 @@ from embodied.runs.run_folder import resolve
 from embodied.runs.settings import saved_config
 from embodied.weights.pointers import BY_SERVER
 from embodied.weights.registry import Entry, Registry
+from embodied.wire import addresses
 from embodied.wire.endpoint import Requester
 
 State = dict[str, Any]
@@ -174,7 +175,7 @@ class OnServer:
             + (f" credentials={credentials}" if credentials else "")
             + (f" policy={policy}" if policy else "")
         )
-        path = address.removeprefix("ipc://")
+        path = addresses.resolve(address).removeprefix("ipc://")
         if path != address and not path.startswith("@") and not Path(path).exists():
             self._asker.close()
             raise InfrastructureError(

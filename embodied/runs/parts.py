@@ -1,5 +1,6 @@
 """The stations of a run, made from its settings."""
 
+from dataclasses import replace
 from typing import Any
 
 from embodied.build import build, require_parts
@@ -37,13 +38,13 @@ def make_policy(config: dict[str, Any], env: EnvSpec, seed: int, agent: str | No
         SpecMismatch: It cannot drive that agent.
     """
     agent = env.only_agent if agent is None else agent
-    policy = build_policy(config, env.agents[agent], seed)
+    policy = build_policy(config, env.agents[agent], seed, env.control_hz)
     policy.spec.check_env(env, agent)
     return policy
 
 
-def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int) -> Policy:
-    """A policy of an agent's streams, randomly initialised from `seed`.
+def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int, control_hz: float = 0.0) -> Policy:
+    """A policy of an agent's streams for a control rate, 0 for any, randomly initialised from `seed`.
 
     Raises:
         ConfigError: It is no policy, or its name is none that its versions could be kept under.
@@ -55,6 +56,7 @@ def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int) -> Policy:
     except MessageError:
         fix = "use at most 64 letters, digits, dots, dashes and underscores"
         raise ConfigError(f"a policy cannot be named {policy.spec.name!r}", "policy.name", fix) from None
+    policy.spec = replace(policy.spec, control_hz=control_hz)
     return policy
 
 

@@ -52,7 +52,7 @@ def open_run(run: str, runs: str, engine: Mapping[str, Any] | None = None) -> Ru
     name = str(settings.policy.get("name", "")) if settings.policy.get("name") in names else names[0]
     spec = PolicySpec.from_dict(registry.newest_whole(name, lambda text: None).spec)
     torch.set_num_threads(settings.runtime.threads)
-    policy = build_policy(with_engine(settings.policy, engine or {}), spec.whole_agent, settings.seed)
+    policy = build_policy(with_engine(settings.policy, engine or {}), spec.whole_agent, settings.seed, spec.control_hz)
     fix = "serve it with the code and settings it was trained with"
     check_spec(spec.to_dict(), policy.spec.to_dict(), str(folder), "the published version", fix)
     return Run(folder, settings, registry, policy)

@@ -162,7 +162,7 @@ class ClientSettings:
     """The policy server that answers.
 
     Attributes:
-        address: `inline`, or the address of a server, such as `ipc:///tmp/policy` or `tcp://127.0.0.1:5555`.
+        address: `inline`, or the address of a server, such as `ipc://policy` or `tcp://127.0.0.1:5555`.
         timeout_s: Longest wait for an answer, seconds.
         credentials: Folder of CURVE credentials, needed beyond loopback.
     """

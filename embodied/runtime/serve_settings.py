@@ -53,7 +53,7 @@ class ServeSettings:
     keep_gb: GigabytesOrNoLimit = 0.0
     bandwidth_mbit: Annotated[Weight, "0 for no limit"] = 0.0
     name: Word | None = None
-    address: str = "ipc:///tmp/embodied-policy"
+    address: str = "ipc://policy"
     credentials: str | None = None
     upstream_credentials: str | None = None
     http: str | None = None

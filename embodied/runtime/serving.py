@@ -143,7 +143,7 @@ def _edge(
     )
     known = upstream.connect()
     build = known.config(own)
-    policy = build_policy(with_engine(build, settings.engine), known.spec.whole_agent, seed=0)
+    policy = build_policy(with_engine(build, settings.engine), known.spec.whole_agent, 0, known.spec.control_hz)
     fix = "run the same code on both machines"
     check_spec(known.spec.to_dict(), policy.spec.to_dict(), settings.upstream, "upstream", fix)
     registry = _registry(settings, folder, settings.upstream_credentials)

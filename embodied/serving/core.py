@@ -127,7 +127,7 @@ class ServerCore:
             if message.kind == "error":
                 return  # answering an error with an error would never end
             id = message.id
-            _authorize(caller, message.kind)
+            _authorize(caller, message)
             assert caller is not None
             if self.stopping and message.kind not in ("heartbeat", "bye"):
                 raise _Pressed(_STOPPING, _SUCCESSOR_S)
@@ -297,16 +297,18 @@ class _Pressed(Busy):
         self.wait_s = wait_s
 
 
-def _authorize(caller: Caller | None, kind: str) -> None:
+def _authorize(caller: Caller | None, message: Message) -> None:
     if caller is None:
         raise Unauthorized(
             "this key is not let in any more",
             "policy server",
             "have it added on the server: embodied credentials add FOLDER NAME permission=PERMISSIONS",
         )
-    permission = _PERMISSIONS.get(kind)
+    permission = _PERMISSIONS.get(message.kind)
     if permission is not None:
-        caller.require(permission, kind)
+        caller.require(permission, message.kind)
+    if message.kind == "offer" and message.body.get("back"):
+        caller.require(ADMINISTER, "going back to an older version")
 
 
 def _set_priority(session: Session, message: Message) -> None:

@@ -21,6 +21,7 @@ _VERSIONS_COUNTED = 64
 _NEW_FOLDER = "start the server with a new weights=FOLDER, or without"
 _OTHER_RUN = f"another run's versions are served here: {_NEW_FOLDER}"
 _IF = f"if another run's versions are served here, {_NEW_FOLDER}"
+_HUGE = 1e9  # no sensed quantity in SI units is larger, unless its stream states a range
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,11 @@ class VersionedPolicy:
         self._checking = isinstance(policy, Checking)
         self._manifest: Manifest | None = None
         spec = policy.spec
-        self._floats = [stream.name for stream in spec.agent.observations if stream.dtype == "float32"]
+        self._bounds = [
+            (stream.name, *(stream.range or (-_HUGE, _HUGE)))
+            for stream in spec.agent.observations
+            if stream.range or stream.dtype == "float32"
+        ]
         self._decided = (spec.chunk, spec.agent.action_dim)
         self._stored = {s.name: (s.shape, np.dtype(s.dtype)) for s in spec.stored}
         self._wanted = json.loads(json.dumps(spec.to_dict()))
@@ -128,15 +133,16 @@ class VersionedPolicy:
 
     def check_content(self, observation: Observation) -> None:
         """Part of `check` that depends on numbers and texts, after `check_form`."""
-        for name in self._floats:
+        for name, low, high in self._bounds:
             value = observation.streams[name]
-            if not np.isfinite(value).all():
-                row = int(np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1))[0])
-                raise DataError(
-                    f"stream {name} is not finite in row {row}",
-                    _of(observation.rows, row),
-                    "end the episode as an infrastructure fault before asking",
-                )
+            if value.size and not (value.min() >= low and value.max() <= high):  # NaN is in no range
+                flat = value.reshape(len(value), -1)
+                row = int(np.flatnonzero(~((flat >= low) & (flat <= high)).all(axis=1))[0])
+                what, fix = "is not finite", "end the episode as an infrastructure fault before asking"
+                if np.isfinite(flat[row]).all():
+                    worst = flat[row][np.argmax(np.maximum(low - flat[row], flat[row] - high))]
+                    what, fix = f"holds {worst:g}, beyond {low:g} to {high:g},", "look at the sensor and its unit"
+                raise DataError(f"stream {name} {what} in row {row}", _of(observation.rows, row), fix)
         if self._checking:
             self._policy.check(observation)  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied.client import LocalClient, PolicyClient
-from embodied.errors import CorruptFile, DataError, InfrastructureError, UserError, WeightsHeld
+from embodied.errors import CorruptFile, DataError, InfrastructureError, Unauthorized, UserError, WeightsHeld
 from embodied.monitor.timing import Stopwatch
 from embodied.spec import PolicySpec
 from embodied.train.mailbox import Inbox, Outbox, Stage
@@ -220,7 +220,7 @@ class Publisher(Stage):
             now = Version(*self._client.push(manifest, tensors, back=True, signature=self._signature(manifest)))
         except WeightsHeld:
             return  # what it rolled back to itself stays
-        except DataError as error:
+        except (DataError, Unauthorized) as error:
             self._hold_wait.say(f"version {before.label} stays served: {error.line()}")
             return
         if isinstance(self._client, LocalClient):  # a server writes its own line

@@ -113,9 +113,9 @@ class PartialDownload(Download):
             with disk_errors(self._part):
                 folder.mkdir(parents=True, exist_ok=True)
                 known = list(self._kept(head))
-                self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o644)
+                self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
                 _claim(self._fd, nbytes)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
                 self._log = os.open(self._journal, flags | (0 if known else os.O_TRUNC), 0o644)
                 _write_all(self._log, f"\n{head}\n".encode())
                 for start, size, digest in known:

@@ -13,7 +13,7 @@ from embodied.weights.versions import MANIFEST
 FIX = "give weights of a policy with this task and policy, or the policy.* they were trained with"
 _SPEC = "policy.json"  # of a checkpoint
 _DAMAGED = "give other weights"
-_FREE = ("name", "execute")  # of a spec, what no weight depends on
+_FREE = ("name", "execute", "control_hz")  # of a spec, what no weight depends on
 
 
 def check_sidecar(path: Path, spec: Mapping[str, Any], fix: str = FIX) -> None:

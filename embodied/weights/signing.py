@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from embodied.errors import CorruptFile, UserError, WeightsRefused
-from embodied.files import private, read_bytes, write_bytes
+from embodied.files import private, read_bytes, warn_of_mode, write_bytes
 from embodied.weights.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Signer:
 
     def __init__(self, path: Path | str) -> None:
         secret = _read_key(Path(path))
+        warn_of_mode(Path(path), secret=True)
         self._key = _ed25519().Ed25519PrivateKey.from_private_bytes(secret)
         self._public = self._key.public_key().public_bytes_raw()
 
@@ -71,6 +72,10 @@ class Trusted:
     """
 
     def __init__(self, keys: Iterable[Path | str]) -> None:
+        keys = list(keys)
+        for key in keys:
+            if isinstance(key, Path):
+                warn_of_mode(key, secret=False)
         listed = [_read_key(key) if isinstance(key, Path) else _parse_key(key, "trusted keys") for key in keys]
         if not listed:
             raise UserError("no key is trusted", "trusted keys", _MAKE)

@@ -1,5 +1,8 @@
 """Addresses to listen at, `tcp://host:port` and `ipc://path`, checked before ZeroMQ sees them.
 
+A bare name, `ipc://policy`, is a socket in a folder of the user's own: `$XDG_RUNTIME_DIR/embodied`, or
+`embodied-<uid>` in the folder of temporary files. A socket of another user is never called.
+
 Whoever listens or calls beyond this machine needs CURVE credentials: folders as `embodied credentials` makes them, see
 `embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user who
 listens there and to nobody else, a loopback `tcp` address to every user and every program of this machine.
@@ -12,6 +15,7 @@ import re
 import shutil
 import socket
 import stat
+import tempfile
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
@@ -36,7 +40,8 @@ _HANDSHAKE_MS = 2000  # connections that say nothing for so long are closed, and
 
 
 def check(address: str) -> None:
-    """Raise `UserError` unless `address` is one that stations can listen on or call."""
+    """Raise `UserError` unless `address` is one that a server can listen on and a client can call."""
+    address = resolve(address)
     if address.startswith("ipc://"):
         path = address.removeprefix("ipc://")
         if not path or path.startswith("@") or "\0" in path:
@@ -48,6 +53,20 @@ def check(address: str) -> None:
     found = _TCP.fullmatch(address)
     if found is None or int(found[2]) > 65535:
         raise UserError("not an address", address[:200], _USE)
+
+
+def resolve(address: str) -> str:
+    """The address with the path that a bare name of an ipc socket stands for."""
+    name = address.removeprefix("ipc://")
+    return address if name == address or not name or "/" in name or name.startswith("@") else f"ipc://{_own() / name}"
+
+
+def _own() -> Path:
+    """The folder of this user's sockets; it need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime) / "embodied"
+    return Path(tempfile.gettempdir()) / f"embodied-{os.geteuid()}"
 
 
 def is_local(address: str) -> bool:
@@ -78,6 +97,7 @@ def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None,
             without credentials.
     """
     check(address)
+    address = resolve(address)
     if not (is_local(address) or guarded or credentials is not None):
         raise UserError(
             "others could reach this address, and no credentials are given",
@@ -91,6 +111,9 @@ def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None,
         sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     sock.handshake_ivl = _HANDSHAKE_MS
     if address.startswith("ipc://"):
+        if Path(address.removeprefix("ipc://")).parent == _own():
+            with private(), suppress(OSError):  # `_check_folder` says why there is none
+                _own().mkdir(parents=True, exist_ok=True)
         _clear_path(address)
     _prepare(sock, address)
     try:
@@ -106,6 +129,7 @@ def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None,
 def check_call(address: str, credentials: Path | None = None) -> None:
     """Raise `UserError` unless `address` can be called with a client's `credentials`; nobody need be there."""
     check(address)
+    address = resolve(address)
     if address.endswith(":0"):
         raise UserError("port 0 cannot be called", address, "take the port that the server printed")
     if not is_local(address) and credentials is None:
@@ -114,8 +138,10 @@ def check_call(address: str, credentials: Path | None = None) -> None:
         )
     if credentials is not None:
         check_client(credentials)
-    if address.startswith("ipc://"):
+    if address.startswith("ipc://") and Path(address.removeprefix("ipc://")).parent != _own():
         _check_folder(address)
+    if address.startswith("ipc://"):
+        _check_owner(address)
 
 
 def connect(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None) -> None:
@@ -125,6 +151,7 @@ def connect(sock: zmq.Socket[bytes], address: str, credentials: Path | None = No
         UserError: As `check_call`, or a key file is missing.
     """
     check_call(address, credentials)
+    address = resolve(address)
     if credentials is not None:
         sock.curve_publickey, sock.curve_secretkey = read_pair(credentials / "client.key_secret")
         sock.curve_serverkey = read_public(credentials / "server.key")
@@ -165,9 +192,27 @@ def _check_folder(address: str) -> None:
         raise UserError("the socket's folder does not exist", address, f"make it: mkdir -p {folder}")
 
 
+def _check_owner(address: str) -> None:
+    """Refuse a socket or a folder of another user, who could read and alter all that passes through it."""
+    path = Path(address.removeprefix("ipc://"))
+    for place in (path.parent, path):
+        try:
+            state = place.lstat()
+        except OSError:
+            continue
+        others = place == path or not state.st_mode & stat.S_ISVTX  # a folder for all, as of temporary files
+        if state.st_uid not in (os.geteuid(), 0) and others:
+            kind = "socket" if place == path else "folder"
+            what = f"the {kind} belongs to another user, number {state.st_uid}"
+            raise UserError(
+                what, str(place), "use an address of your own, such as ipc://policy, or tcp with credentials"
+            )
+
+
 def _clear_path(address: str) -> None:
     """Refuse what is no free socket path. ZeroMQ would silently unlink a file or a living server's socket."""
     _check_folder(address)
+    _check_owner(address)
     path = Path(address.removeprefix("ipc://"))
     try:
         mode = path.lstat().st_mode

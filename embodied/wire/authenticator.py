@@ -11,7 +11,7 @@ import zmq
 from zmq.utils import z85
 
 from embodied.errors import CorruptFile, UserError
-from embodied.files import is_temporary
+from embodied.files import is_temporary, warn_of_mode
 from embodied.wire.credentials import ALLOWED, MAKE, Client, certificates, read_client
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class AllowList:
         try:
             seen = _fingerprint(folder)
             if seen != self._seen:
+                warn_of_mode(folder, secret=False)
                 whole = self._read(folder)
                 self._seen = seen if whole and _is_settled(seen) else None
         except FileNotFoundError:
@@ -109,6 +110,7 @@ class AllowList:
                     continue
                 wrong.add(f"a client stays let in as before: {error.line()}")
                 client, whole = known, False
+            warn_of_mode(path, secret=False)
             files[path.name] = client
             if client.key in found:
                 wrong.add(f"{path} is left out: it has the key of {found[client.key].name}")

@@ -8,7 +8,6 @@ is to be copied to that client's machine: `client.key`, `client.key_secret`, `se
 keys are readable by their owner only. The key files are those of `zmq.auth`.
 """
 
-import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,9 +18,17 @@ import zmq
 from zmq.utils import z85
 
 from embodied.errors import CorruptFile, UserError, nearest
-from embodied.files import atomic_dir, disk_errors, fsync_dir, is_temporary, private, read_bytes, remove, write_bytes
-
-log = logging.getLogger(__name__)
+from embodied.files import (
+    atomic_dir,
+    disk_errors,
+    fsync_dir,
+    is_temporary,
+    private,
+    read_bytes,
+    remove,
+    warn_of_mode,
+    write_bytes,
+)
 
 ACT, PUSH, ADMINISTER = "act", "push", "administer"
 PERMISSIONS = (ACT, PUSH, ADMINISTER)
@@ -33,7 +40,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 _FIELD = re.compile(r"\s*([a-z-]+)\s*=\s*(.*?)\s*")
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _LIMIT = 2**16
-_warned: set[Path] = set()
 
 
 class Client(NamedTuple):
@@ -199,7 +205,7 @@ def read_client(path: Path) -> Client:
 def read_pair(path: Path) -> tuple[bytes, bytes]:
     """Public and secret key of a `.key_secret` file; raises `UserError` if it cannot be read or has no secret half."""
     public, secret = _read(path)
-    _warn(path)
+    warn_of_mode(path, secret=True)
     if not secret:
         raise UserError("a key file without its secret half", str(path), "copy the .key_secret file")
     return public, secret
@@ -220,14 +226,6 @@ def check_client(folder: Path) -> None:
             else f"; make one: embodied credentials add {folder} NAME permission=act"
         )
         raise UserError("that is a server's folder of credentials", str(folder), f"use its clients/NAME{here}")
-
-
-def _warn(path: Path) -> None:
-    """Say once of a secret that others can read it."""
-    with suppress(OSError):
-        if path.stat().st_mode & 0o077 and path not in _warned:
-            _warned.add(path)
-            log.warning("others can read the secret key %s: chmod 600 %s", path, path)
 
 
 def _owner(folder: Path, key: str) -> str:

@@ -78,7 +78,12 @@ class Requester:
     ) -> None:
         addresses.check_call(address, Path(credentials) if credentials else None)
         timeout_s = _seconds(timeout_s)
-        self.address, self.server, self.timeout_s, self.heartbeat_s = address, server, timeout_s, heartbeat_s
+        self.address, self.server, self.timeout_s, self.heartbeat_s = (
+            addresses.resolve(address),
+            server,
+            timeout_s,
+            heartbeat_s,
+        )
         self.session = uuid.uuid4().hex
         self.greeting: Message | None = None
         self._credentials, self._limits = Path(credentials) if credentials else None, limits

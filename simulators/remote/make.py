@@ -15,7 +15,7 @@ from simulators.remote.spawn import Spawner
 from simulators.remote.worker_pool import Wanted, WorkerPool
 from simulators.worker.core import MAX_ENVS
 
-ADDRESS = "ipc:///tmp/embodied-worker"
+ADDRESS = "ipc://worker"
 
 
 @dataclass
@@ -53,7 +53,7 @@ def make_env(
         num_envs: B.
         seed: Draws the episode seeds that are not given.
         env: Environment of the workers, such as `gymnasium:FetchPush-v4`.
-        address: Address that they call; None for `ipc:///tmp/embodied-worker`, or for a socket of its own where they
+        address: Address that they call; None for `ipc://worker`, or for a socket of its own where they
             are spawned.
         spawn: A Python interpreter to start them with; None where others start them.
         num_workers: Workers that share the environments.

@@ -18,11 +18,15 @@ def test_each_kind_needs_its_permission_and_a_removed_key_is_refused() -> None:
     world.say("a", "set_active", 3, caller=reader, body={"pointer": "pinned", "version": 1})
     world.say("b", "offer", 4, caller=pusher, body={"manifest": manifest(5).to_dict()}, arrays=tensors(5))
     world.say("b", "act", 5, caller=pusher)
+    world.say("b", "offer", 8, caller=pusher, body={"manifest": manifest(4).to_dict(), "back": True})
     world.say("b", "status", 6, caller=None)
     world.say("b", "status", 7, caller=pusher)
-    said = world.until({1, 2, 3, 4, 5, 6, 7})
+    said = world.until({1, 2, 3, 4, 5, 6, 7, 8})
     assert [said[id].kind for id in (1, 4, 7)] == ["hello", "ack", "status"]
-    for id, words in ((2, "permission push"), (3, "permission administer"), (5, "permission act"), (6, "not let in")):
+    for id, words in (
+        (2, "permission push"), (3, "permission administer"), (5, "permission act"), (6, "not let in"),
+        (8, "going back to an older version, which needs the permission administer"),
+    ):  # fmt: skip
         error = error_from_body(said[id].body)
         assert isinstance(error, Unauthorized) and words in error.what
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,27 @@ def test_outcomes_are_counted_per_version_and_bounded() -> None:
     for outcomes in ([1], [1, 7], [1, -1]):
         with pytest.raises(MessageError):
             host.outcome(rows, outcomes)
+
+
+def test_a_number_out_of_its_range_is_refused_by_stream_and_row() -> None:
+    ranged = TinyPolicy()
+    position, camera = SPEC.agent.observations
+    streams = (replace(position, range=(-3.0, 3.0)), replace(camera, range=(0.0, 200.0)))
+    ranged.spec = replace(SPEC, agent=replace(SPEC.agent, observations=streams))
+    for policy, value, said in (
+        (TinyPolicy(), 1e30, "holds 1e\\+30, beyond -1e\\+09 to 1e\\+09"),
+        (ranged, -3.5, "holds -3.5, beyond -3 to 3"),
+        (ranged, np.nan, "is not finite"),
+    ):
+        seen = observation(3)
+        seen.streams["joint_pos"][1, 2] = value
+        with pytest.raises(DataError, match=f"stream joint_pos {said}.* in row 1 .*env 1"):
+            VersionedPolicy(policy).act(seen, seen.rows.noise_keys(0), "mean")
+    seen = observation(3)
+    seen.streams["camera"][:] = 0
+    seen.streams["camera"][2, 0, 0, 0] = 201
+    with pytest.raises(DataError, match="stream camera holds 201, beyond 0 to 200, in row 2"):
+        VersionedPolicy(ranged).act(seen, seen.rows.noise_keys(0), "mean")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -1,3 +1,4 @@
+import os
 import socket
 from pathlib import Path
 
@@ -100,3 +101,28 @@ def test_credentials(router: zmq.Socket[bytes], tmp_path: Path) -> None:
     (tmp_path / "server.key_secret").write_text((tmp_path / "server.key").read_text())
     with pytest.raises(UserError, match="secret half"):
         addresses.bind(router, "tcp://127.0.0.1:0", tmp_path)
+
+
+def test_a_bare_name_is_a_socket_in_the_users_own_folder(
+    router: zmq.Socket[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    addresses.check_call("ipc://policy")  # the server may come later
+    assert addresses.bind(router, "ipc://policy") == f"ipc://{tmp_path}/embodied/policy"
+    assert (tmp_path / "embodied").stat().st_mode & 0o777 == 0o700
+    assert Requester("ipc://policy").address == f"ipc://{tmp_path}/embodied/policy"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert addresses.resolve("ipc://policy").endswith(f"/embodied-{os.geteuid()}/policy")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket of another user")
+def test_a_socket_or_folder_of_another_user_is_refused(router: zmq.Socket[bytes], tmp_path: Path) -> None:
+    other = socket.socket(socket.AF_UNIX)
+    other.bind(str(tmp_path / "policy"))
+    for place in (tmp_path / "policy", tmp_path):
+        os.chown(place, 12345, 12345)
+        for call in (addresses.connect, addresses.bind):
+            with pytest.raises(UserError, match="belongs to another user, number 12345"):
+                call(router, f"ipc://{tmp_path}/policy")
+        os.chown(place, 0, 0)
+    other.close()
