@@ -19,7 +19,7 @@ from embodied.weights.shared import SharedBlock
 from embodied.wire import jpeg as pictures
 from embodied.wire.addresses import is_local
 from embodied.wire.codecs import Arrays, chunk_from_message, observation_to_arrays, rows_to_arrays
-from embodied.wire.endpoint import Requester
+from embodied.wire.endpoint import Requester, check_seconds
 from embodied.wire.message import Message
 from embodied.wire.probe import ProbeResult, probe_from_message
 
@@ -49,7 +49,7 @@ class RemoteClient:
 
     Raises:
         UserError: The address is malformed, without its folder, or beyond this machine without credentials, or
-            a quality is out of range.
+            a quality or `timeout_s` is out of range.
     """
 
     def __init__(
@@ -96,6 +96,8 @@ class RemoteClient:
             deadline_s: Seconds after which the answer is of no use; the server does not compute what would come
                 later. None for the client's `timeout_s`.
         """
+        if deadline_s is not None:
+            check_seconds(deadline_s, "deadline_s")
         body, arrays = {"mode": mode, "priority": self._priority}, self._encode(observation, noise_keys)
         if self._shared_memory is not None:
             said, rest = self._shared_memory.write(arrays)
@@ -120,6 +122,8 @@ class RemoteClient:
         Raises:
             Busy: `embodied.wire.endpoint.IN_FLIGHT` answers are waited for already.
         """
+        if deadline_s is not None:
+            check_seconds(deadline_s, "deadline_s")
         body, arrays = {"mode": mode, "priority": self._priority}, self._encode(observation, noise_keys)
         asked = self._requester.submit("act", policy=self.served_as, body=body, arrays=arrays, timeout_s=deadline_s)
         return Pending(self._requester, asked)

@@ -121,6 +121,22 @@ class Embodiment:
         """
         return {source.stream.name: source.take(request) for source in self.sources}
 
+    def unread(self, request: Mapping[str, Any]) -> list[str]:
+        """Their keys in a request that no stream reads, nested ones joined by `/`."""
+        read = {source.path[: depth + 1] for source in self.sources for depth in range(len(source.path))}
+        whole, found = {source.path for source in self.sources}, list[str]()
+
+        def look(node: Mapping[str, Any], above: tuple[str, ...]) -> None:
+            for key, value in node.items():
+                path = (*above, str(key))
+                if path not in read:
+                    found.append("/".join(path))
+                elif isinstance(value, Mapping) and path not in whole:
+                    look(value, path)
+
+        look(request, ())
+        return found
+
     def reply(self, actions: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Reply for actions [K, D]: their keys to [K, d], owned."""
         return {key: actions[:, columns] for key, columns in self.outputs.items()}

@@ -204,9 +204,7 @@ def _check_owner(address: str) -> None:
         if state.st_uid not in (os.geteuid(), 0) and others:
             kind = "socket" if place == path else "folder"
             what = f"the {kind} belongs to another user, number {state.st_uid}"
-            raise UserError(
-                what, str(place), "use an address of your own, such as ipc://policy, or tcp with credentials"
-            )
+            raise UserError(what, str(place), "use one of your own, such as ipc://policy, or tcp with credentials")
 
 
 def _clear_path(address: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from embodied.errors import Busy, DeadlineExceeded, EmbodiedError, MessageError, UserError
@@ -28,6 +29,7 @@ _LOOK_S = 0.2  # how often a lost connection is looked for
 _SILENT_S = 3.0  # a connection silent for this long at a missed deadline is given up for a new one
 _AT_ONCE = 2000  # messages taken in by one tick
 _MAX_RETRY_MS = 1000
+_DAY_S = 86400
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Requester:
 
     Raises:
         UserError: The address is malformed, without its folder, or beyond this machine without credentials; or
-            `timeout_s` is no finite number.
+            `timeout_s` is no number above 0, of a day at most.
     """
 
     def __init__(
@@ -77,13 +79,9 @@ class Requester:
         limits: Limits = LIMITS,
     ) -> None:
         addresses.check_call(address, Path(credentials) if credentials else None)
-        timeout_s = _seconds(timeout_s)
-        self.address, self.server, self.timeout_s, self.heartbeat_s = (
-            addresses.resolve(address),
-            server,
-            timeout_s,
-            heartbeat_s,
-        )
+        check_seconds(timeout_s, "timeout_s")
+        self.address, self.server = addresses.resolve(address), server
+        self.timeout_s, self.heartbeat_s = timeout_s, heartbeat_s
         self.session = uuid.uuid4().hex
         self.greeting: Message | None = None
         self._credentials, self._limits = Path(credentials) if credentials else None, limits
@@ -355,6 +353,12 @@ class Requester:
         if silence == float("inf"):
             return "it took the connection and never said a word; look whether that is the right server"
         return f"it was last heard {silence:.1f} s ago; it is busy or hangs: look at its log, or allow more time"
+
+
+def check_seconds(value: float, name: str) -> None:
+    """Raise `UserError` unless a deadline is a number above 0, of a day at most."""
+    if (type(value) not in (int, float) and not isinstance(value, np.integer | np.floating)) or not 0 < value <= _DAY_S:
+        raise UserError(f"a deadline of {value!r}", name, f"give seconds above 0, at most {_DAY_S}")
 
 
 def _seconds(value: float) -> float:

@@ -296,3 +296,10 @@ def test_resizing_averages_and_blends() -> None:
     assert small[0, 0] < 40 and small[0, 1] > 160 and (small[0] == small[1]).all()
     assert resize(np.array([[[0], [100]]], np.uint8), 1, 4)[0, :, 0].tolist() == [0, 25, 75, 100]
     assert abs(float(resize(pixels(64, 64, 3), 16, 16).mean()) - float(pixels(64, 64, 3).mean())) < 2
+
+
+def test_keys_that_no_stream_reads_are_found() -> None:
+    wanted, request = FIELD["libero"]
+    made = Embodiment.from_config("libero", wanted)
+    assert made.unread(request) == []
+    assert made.unread({**request, "observation/depth": 0, "extra": {"a": 1}}) == ["observation/depth", "extra"]

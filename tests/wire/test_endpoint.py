@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zmq
 
+from embodied.client import RemoteClient
 from embodied.errors import Busy, DeadlineExceeded, MessageError, SpecMismatch, UserError
 from embodied.wire.endpoint import IN_FLIGHT, Requester
 from embodied.wire.message import Limits, Message, decode, encode
@@ -283,3 +285,10 @@ def test_a_requester_that_was_forgotten_holds_nothing_up(tmp_path: Path) -> None
     gc.collect()  # would wait for ever
     process.kill()
     process.join(10)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, 1e12, float("nan"), "5", None])
+def test_a_deadline_of_a_client_is_checked(timeout_s: Any) -> None:
+    for make in (Requester, RemoteClient):
+        with pytest.raises(UserError, match=r"a deadline of .* \(timeout_s\): give seconds above 0, at most 86400"):
+            make("tcp://127.0.0.1:5000", timeout_s=timeout_s)

@@ -12,7 +12,7 @@ the streams, each under its own name:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from embodied.gateways.embodiment import FIELDS, read_config
 from embodied.gateways.groot.frames import LANGUAGE, GrootFrames, flatten
 from embodied.gateways.groot.messages import Generation, ModalityConfig
 from embodied.gateways.stream_source import ANY_IMAGE
+from embodied.gateways.unread_keys import UnreadKeys
 from embodied.spec import AgentSpec, PolicySpec, Stream
 
 TEXT_STREAM = "instruction"
@@ -63,6 +64,7 @@ class GrootKeys:
         action: Their vector to the columns of our action row.
         action_dim: D, numbers of our action row.
         resize: Whether cameras may have any size.
+        unread: Log of the keys that are not read.
     """
 
     name: str
@@ -73,6 +75,7 @@ class GrootKeys:
     action: Mapping[str, Columns]
     action_dim: int
     resize: bool
+    unread: UnreadKeys = field(default_factory=lambda: UnreadKeys("the gateway's embodiment"), compare=False)
 
     @classmethod
     def for_policy(cls, config: Mapping[str, Any] | str, spec: PolicySpec) -> Self:
@@ -200,6 +203,7 @@ class GrootKeys:
             if len(array) != rows or its_batched != batched:
                 what = f"{first} has shape {flat[first].shape}, {key} {flat[key].shape}"
                 raise SpecMismatch(what, where, "send all with the same rows, or all without")
+        self.unread.say(flat.keys() - taken.keys() - {self.language})
         streams = {stream.name: taken[f"video.{camera}"][0] for camera, stream in self.video.items()}
         for key, (stream, columns) in self.state.items():
             whole = streams.setdefault(stream.name, np.zeros((rows, *stream.shape), stream.dtype))

@@ -12,6 +12,7 @@ from embodied.gateways.embodiment import Embodiment
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
 from embodied.gateways.shared_client import SharedClient
+from embodied.gateways.unread_keys import UnreadKeys
 
 _NUMBERS = 1 << 31
 
@@ -24,11 +25,19 @@ class OpenpiConnection:
         settings: Settings of the gateway.
         heartbeat: Cache of the hashes of versions.
         number: Number of the connection: its environment in rows and noise keys.
+        unread: Log of the keys that are not read.
     """
 
-    def __init__(self, client: SharedClient, settings: OpenpiSettings, heartbeat: Heartbeat, number: int) -> None:
+    def __init__(
+        self,
+        client: SharedClient,
+        settings: OpenpiSettings,
+        heartbeat: Heartbeat,
+        number: int,
+        unread: UnreadKeys,
+    ) -> None:
         self._client, self._settings, self._heartbeat, self._number = client, settings, heartbeat, number % _NUMBERS
-        self._requests = 0
+        self._requests, self._unread = 0, unread
         self._began = self._start = time.monotonic()
         self._total_ms: float | None = None
 
@@ -64,6 +73,8 @@ class OpenpiConnection:
         rows.episode[:] = self._requests
         self._requests += 1
         streams = {name: value[None] for name, value in self._embodiment.observe(request).items()}
+        if self._requests == 1:
+            self._unread.say(self._embodiment.unread(request))
         observation = Observation(rows, streams, np.array([self._start - self._began]))
         chunk = await self._client.act(observation, rows.noise_keys(self._settings.seed), self._settings.mode)
         number, digest = version = await self._version(int(chunk.versions[0]))

@@ -22,6 +22,7 @@ from embodied.gateways.openpi.connection import OpenpiConnection
 from embodied.gateways.openpi.heartbeat import Heartbeat
 from embodied.gateways.openpi.settings import OpenpiSettings
 from embodied.gateways.shared_client import SharedClient
+from embodied.gateways.unread_keys import UnreadKeys
 from embodied.spec import PolicySpec
 from embodied.supervisor import heartbeat
 
@@ -53,7 +54,7 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
 
     def __init__(self, settings: OpenpiSettings) -> None:
         super().__init__(settings)
-        self._seen = 0
+        self._seen, self._unread = 0, UnreadKeys("the gateway's embodiment")
         self._handshaking: OrderedDict[Any, asyncio.BaseTransport] = OrderedDict()
         self._open: set[ServerConnection] = set()
         self._busy: set[ServerConnection] = set()
@@ -154,7 +155,7 @@ class OpenpiGateway(Gateway[OpenpiSettings, Embodiment]):
             if len(self._open) > self._settings.connections:
                 await connection.close(1013, "too many clients")
                 return
-            robot = OpenpiConnection(self._client, self._settings, self._heartbeat, self._seen)
+            robot = OpenpiConnection(self._client, self._settings, self._heartbeat, self._seen, self._unread)
             await self._answer_requests(connection, robot)
         except ConnectionClosed:
             pass

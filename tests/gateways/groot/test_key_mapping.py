@@ -228,3 +228,14 @@ def test_libero_as_clients_of_groot_send_it() -> None:
     assert asked.streams["state"].tolist() == [[0, 1, 2, 3, 4, 5, 6, 7]]
     answer = keys.answer(np.arange(14, dtype=np.float32).reshape(1, 2, 7), asked)
     assert answer["action.gripper"].tolist() == [[6], [13]] and answer["action.x"].tolist() == [[0], [7]]
+
+
+def test_keys_that_are_not_read_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    theirs, ours = GrootKeys.for_env(CONFIG, AGENT), GrootKeys.for_policy(CONFIG, SPEC)
+    request = theirs.request(streams(1), nested=True)
+    request["state"]["elbow"] = request["state"]["hand"]
+    for _ in range(2):
+        ours.observe(request, most=1)
+    assert [record.message for record in caplog.records] == [
+        "clients send keys that the gateway's embodiment does not read: state.elbow"
+    ]
