@@ -52,6 +52,8 @@ def test_a_folder_without_groups_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["task=my.open_box", "task.name=my.open_box"])
 def test_a_task_by_import_path_has_no_options_but_those_given(word: str) -> None:
     assert compose_config("play", [word, "task.robot=crane"]).task == {"name": "my.open_box", "robot": "crane"}
+    assert compose_config("play", [word, "robot=my.crane"]).task == {"name": "my.open_box", "robot": "my.crane"}
+    assert compose_config("play", [word, "robot=so101"]).task == {"name": "my.open_box", "robot": "so101"}
 
 
 def test_an_entry_point_adds_a_packages_folder(tmp_path: Path) -> None:

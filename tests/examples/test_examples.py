@@ -34,7 +34,7 @@ def test_a_package_outside_the_clone_has_its_own_task_and_robot(tmp_path: Path) 
             ["embodied.cli.main", "eval", *own, "run=null", "task=touch_post", "splits=[slippery]", "episodes=4"],
             "slippery",
         ),
-        (["embodied.cli.main", "play", "task=my_lab.touch_post", "task.robot=so101", "out=a.mp4"], "success"),
+        (["embodied.cli.main", "play", "task=my_lab.touch_post", "robot=so101", "out=a.mp4"], "success"),
     ):
         environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
         done = subprocess.run(python + words, cwd=package, env=environment, capture_output=True, text=True, timeout=240)
