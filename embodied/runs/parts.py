@@ -6,6 +6,7 @@ from typing import Any
 from embodied.build import build, require_parts
 from embodied.client import LocalClient, PolicyClient, RemoteClient
 from embodied.errors import ConfigError, MessageError
+from embodied.machine import free_memory
 from embodied.rollout.env import Env
 from embodied.runs.checkpoint import check_spec
 from embodied.runs.settings import ClientSettings
@@ -13,6 +14,7 @@ from embodied.serving.versioned_policy import VersionedPolicy
 from embodied.spec import AgentSpec, EnvSpec
 from embodied.weights.manifest import check_policy_name
 from policies.base import Policy
+from policies.memory import MemoryLimit
 
 
 def make_env(task: dict[str, Any], env: dict[str, Any], num_envs: int, seed: int, autoreset: bool = True) -> Env:
@@ -47,9 +49,11 @@ def build_policy(config: dict[str, Any], agent: AgentSpec, seed: int, control_hz
     """A policy of an agent's streams for a control rate, 0 for any, randomly initialised from `seed`.
 
     Raises:
-        ConfigError: It is no policy, or its name is none that its versions could be kept under.
+        ConfigError: It is no policy, its weights do not fit the free memory, or its name is none that its versions
+            could be kept under.
     """
-    policy: Policy = build(config, "policy", agent, seed=seed)
+    with MemoryLimit(free_memory(), "policy"):
+        policy: Policy = build(config, "policy", agent, seed=seed)
     require_parts(policy, config, "policy", "spec", "act", "load")
     try:
         check_policy_name(policy.spec.name)

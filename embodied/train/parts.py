@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from embodied.buffer.recorder import recover
 from embodied.buffer.store import EpisodeStore
 from embodied.build import build, check_settings, require_parts, resolve
 from embodied.client import PolicyClient
 from embodied.errors import ConfigError
 from embodied.learning.learner import EpisodeLearner, Learner
+from embodied.machine import free_memory
 from embodied.monitor.metrics import MetricsWriter
 from embodied.monitor.progress import Progress
 from embodied.monitor.timing import Stopwatch
@@ -18,11 +21,13 @@ from embodied.rewards.stage import RewardStage
 from embodied.rollout.env import Env
 from embodied.runs.parts import make_client, make_env, make_policy
 from embodied.runs.settings import Settings
-from embodied.spec import PolicySpec
+from embodied.spec import EnvSpec, PolicySpec
 from embodied.train.publisher import HoldWait
 from embodied.weights.registry import Registry
 from embodied.weights.signing import Signer
 from policies.base import Policy
+from policies.memory import check_memory
+from policies.torch_policy import TorchPolicy
 
 
 @dataclass
@@ -103,6 +108,7 @@ def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progres
             "policy",
             "measure it with `embodied eval run=null`, or choose another policy=",
         )
+    _check_sizes(settings, env.spec, policy)
     served = make_policy(settings.policy, env.spec, seed)
     client = make_client(settings.client, served, env.spec, settings.debug)
     learner, cloner = _learners(settings, policy)
@@ -119,6 +125,20 @@ def make_parts(settings: Settings, folder: Path, attempt: int, progress: Progres
         settings, folder, attempt, progress, env, policy, policy.spec, client, learner, cloner, reward, registry, store,
         MetricsWriter(folder), Stopwatch(), hold_wait,
     )  # fmt: skip
+
+
+def _check_sizes(settings: Settings, env: EnvSpec, policy: Policy) -> None:
+    """Raise a `ConfigError` if the observations of a segment, or training, would not fit the free memory."""
+    free, rollout = free_memory(), settings.rollout
+    streams = [stream for agent in env.agents.values() for stream in agent.observations]
+    row = sum(stream.size * np.dtype(stream.dtype).itemsize for stream in streams)
+    fix = "choose fewer environments, shorter segments, or fewer pixels"
+    check_memory(rollout.num_envs * rollout.steps * row, free, "a segment's observations", "rollout", fix)
+    if isinstance(policy, TorchPolicy):  # a served copy; gradients, and two moments of the optimiser
+        tensors = list(policy.network.parameters())
+        need = sum(t.nbytes for t in tensors) + 3 * sum(t.nbytes for t in tensors if t.requires_grad)
+        what = "a served copy of the weights, gradients and the optimiser"
+        check_memory(need, free, what, "policy", "choose smaller layers")
 
 
 def _learners(settings: Settings, policy: Policy) -> tuple[Learner | None, EpisodeLearner | None]:

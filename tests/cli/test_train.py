@@ -149,6 +149,8 @@ def test_resumed_run_goes_on_bit_for_bit(root: Path, tmp_path: Path) -> None:
         (["seed"], "key=value"),
         (["client=remote", "client.address=ipc:///tmp/embodied-nobody", "client.timeout_s=1"], "policy server"),
         (["client.address=ipc:///nowhere/x", "client=remote"], "mkdir -p /nowhere"),
+        (["policy.hidden=[999999999]"], "GB of memory are free (policy): choose smaller layers"),
+        (["policy.hidden=[99999999999]"], "GB of memory are free (policy): choose smaller layers"),
         (["+env.foo=1"], "no option 'foo' (env.foo)"),
         (["+task.foo=1"], "no option 'foo' (task.foo)"),
         ([f"warm_start.weights={__file__}"], f"(warm_start.weights={__file__})"),
