@@ -15,11 +15,16 @@ from embodied.files import open_file, write_bytes
 
 MAGIC = b"EMB-EP1\n"
 INDEX_LIMIT = 64 * 2**20
+CUT_LIMIT = 2**31
 FIX = "delete it, or copy it again from where it came"
 
 _FIELDS = struct.Struct("<8sQQQ16sQ")  # magic, block bytes, body bytes, index bytes, body xxh3-128, index xxh3-64
 _HEADER = _FIELDS.size + 8  # and the xxh3-64 of the fields
 _READ = 4 * 2**20
+
+
+class TruncatedFile(CorruptFile):
+    """A file whose block is whole and whose body is cut."""
 
 
 def write_sealed(path: Path, index: bytes, body: bytes) -> None:
@@ -72,6 +77,15 @@ def verify(path: Path) -> None:
 
 def _read_block(path: Path) -> tuple[int, bytes, int, bytes]:
     """Block bytes, index, body bytes, body digest."""
+    size, block, index, body_bytes, digest = _read_head(path)
+    if size != block + body_bytes:
+        kind = TruncatedFile if size < block + body_bytes else CorruptFile
+        raise kind(f"{size} bytes where {block + body_bytes} were written", str(path), FIX)
+    return block, index, body_bytes, digest
+
+
+def _read_head(path: Path) -> tuple[int, int, bytes, int, bytes]:
+    """Bytes of the file, block bytes, index, body bytes, body digest."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -82,8 +96,6 @@ def _read_block(path: Path) -> tuple[int, bytes, int, bytes]:
             if struct.pack("<Q", xxhash.xxh3_64_intdigest(fields)) != head[_FIELDS.size :]:
                 raise CorruptFile("altered since it was written: its header differs", str(path), FIX)
             _, block, body_bytes, index_bytes, digest, index_digest = _FIELDS.unpack(fields)
-            if size != block + body_bytes:
-                raise CorruptFile(f"{size} bytes where {block + body_bytes} were written", str(path), FIX)
             if index_bytes > min(INDEX_LIMIT, block - _HEADER):
                 raise CorruptFile(f"an index of {index_bytes} bytes in a block of {block}", str(path), FIX)
             index = file.read(index_bytes)
@@ -93,4 +105,19 @@ def _read_block(path: Path) -> tuple[int, bytes, int, bytes]:
         raise CorruptFile(f"cannot be read: {error.strerror}", str(path), FIX) from None
     if len(index) != index_bytes or xxhash.xxh3_64_intdigest(index) != index_digest:
         raise CorruptFile("altered since it was written: its index differs", str(path), FIX)
-    return block, index, body_bytes, digest
+    return size, block, index, body_bytes, digest
+
+
+def read_cut(path: Path) -> tuple[bytes, bytes, int]:
+    """The index of a truncated file, what is left of its body, and the bytes that the body had.
+
+    Raises:
+        CorruptFile: Its block is not whole, or the body had more than `CUT_LIMIT` bytes.
+        FileNotFoundError: There is no such file.
+    """
+    _, block, index, body_bytes, _ = _read_head(path)
+    if body_bytes > CUT_LIMIT:
+        raise CorruptFile(f"truncated, and {body_bytes} bytes are too many to be read in part", str(path), FIX)
+    with open_file(path) as file:
+        file.seek(block)
+        return index, file.read(body_bytes), body_bytes

@@ -43,12 +43,17 @@ def encode(episodes: Sequence[Episode]) -> bytes:
     with h5py.File("image", "w", driver="core", backing_store=False, block_size=2**20, libver=("v110", "v110")) as file:
         file.attrs["format"] = FORMAT
         root = h5g.create(file.id, b"episodes")
-        specs: dict[int, str] = {}  # episodes of one environment share their spec
+        groups = []  # all before the first episode, so that a truncated file still finds its whole episodes
         for episode in episodes:
+            check(episode)
+            groups.append(h5g.create(root, flat_name(episode.id).encode()))
+        file.flush()  # gives their links a place
+        specs: dict[int, str] = {}  # episodes of one environment share their spec
+        for group, episode in zip(groups, episodes, strict=True):
             if id(episode.spec) not in specs:
                 specs[id(episode.spec)] = json.dumps(episode.spec)
-            _write_episode(root, episode, specs[id(episode.spec)])
-        del root
+            _write_episode(group, episode, specs[id(episode.spec)])
+        del root, groups, group
         file.flush()
         return file.id.get_file_image()
 
@@ -101,9 +106,7 @@ def _jpeg(group: h5g.GroupID, name: str, files: list[bytes]) -> None:
     _number(dataset.id, JPEG_SHAPE, np.array(jpeg_shape(files[0], name), np.int64))
 
 
-def _write_episode(root: h5g.GroupID, episode: Episode, spec: str) -> None:
-    check(episode)
-    group = h5g.create(root, flat_name(episode.id).encode())
+def _write_episode(group: h5g.GroupID, episode: Episode, spec: str) -> None:
     for name in ("task", "mode", "reward_version"):
         _text(group, name, getattr(episode, name))
     _text(group, "spec", spec)

@@ -1,17 +1,21 @@
 """Episodes from episode files, verified before HDF5 sees a byte of them."""
 
+import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import h5py
+import numpy as np
 
-from embodied.buffer.container import FIX, read_index, verify
+from embodied.buffer.container import FIX, TruncatedFile, read_cut, read_index, verify
 from embodied.buffer.decode import decode
 from embodied.buffer.layout import FORMAT, FORMAT_1
 from embodied.buffer.summary import EpisodeSummary, unpack_index
-from embodied.episode import Episode
+from embodied.episode import Episode, Track
 from embodied.errors import CorruptFile
+
+_FAULTS = (ValueError, ArithmeticError, KeyError, TypeError, OSError, RuntimeError, AttributeError)
 
 Stamp = tuple[int, int, int]
 
@@ -61,6 +65,69 @@ def read_episodes(path: Path, ids: Iterable[str], verified: bool = False) -> Ite
             try:
                 root = file["episodes"].id
                 episode = decode(root, id, limit, format)
-            except (ValueError, ArithmeticError, KeyError, TypeError, OSError, RuntimeError, AttributeError) as error:
+            except _FAULTS as error:
                 raise CorruptFile(f"episode {id} is not laid out as documented: {error}", str(path), FIX) from None
             yield episode
+
+
+def readable(path: Path) -> tuple[list[EpisodeSummary], CorruptFile | None]:
+    """Summaries of the episodes that can be read, and the damage of the file.
+
+    A truncated file gives the episodes that lie before the cut. Only its head has a checksum then.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    try:
+        return read_summaries(path), None
+    except TruncatedFile as error:
+        damage = error
+    except CorruptFile as error:
+        return [], error
+    try:
+        listed = unpack_index(read_cut(path)[0], path)
+        whole = {episode.id for episode in read_whole(path, [summary.id for summary in listed])}
+    except CorruptFile as error:
+        return [], error
+    what = f"truncated: {damage.what}; {len(whole)} of {len(listed)} episodes are whole"
+    return [summary for summary in listed if summary.id in whole], CorruptFile(what, damage.where, damage.fix)
+
+
+def listed_ids(path: Path) -> list[str]:
+    """Ids in the index of a file, whether its body is whole or not; none where the index cannot be read."""
+    try:
+        return [summary.id for summary in unpack_index(read_cut(path)[0], path)]
+    except (CorruptFile, FileNotFoundError):
+        return []
+
+
+def read_whole(path: Path, ids: Iterable[str]) -> Iterator[Episode]:
+    """Those episodes of a truncated file that lie before the cut, in the order of `ids`.
+
+    The missing bytes are filled in two ways; an episode that depends on them differs or cannot be read.
+    """
+    _, body, size = read_cut(path)
+    bodies = [body.ljust(size, fill) for fill in (b"\0", b"\xff")]
+    for id in ids:
+        try:
+            one, other = (_from_image(image, id) for image in bodies)
+        except _FAULTS:
+            continue
+        if _same(one, other):
+            yield one
+
+
+def _from_image(image: bytes, id: str) -> Episode:
+    with h5py.File(io.BytesIO(image), "r") as file:
+        return decode(file["episodes"].id, id, len(image), str(file.attrs["format"]))
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values, such as episodes, are equal to the bit in all arrays."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, Episode | Track) and isinstance(other, Episode | Track):
+        return _same(vars(one), vars(other))
+    return one == other

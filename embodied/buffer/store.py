@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from embodied.buffer.container import verify
-from embodied.buffer.reader import Stamp, read_episodes, read_summaries, stamp
+from embodied.buffer.container import FIX, verify
+from embodied.buffer.reader import Stamp, listed_ids, read_episodes, read_whole, readable, stamp
 from embodied.buffer.retention import DEFAULT, EVICTION, check_rules, eviction_rank, is_retained
 from embodied.buffer.shards import SHARD_BYTES, ShardWriter
 from embodied.buffer.summary import EpisodeSummary, natural_key, summarise
@@ -35,7 +35,7 @@ class EpisodeStore:
     """Episodes of a run. Any number of processes may read while one writes.
 
     A reader sees what is sealed. Files that are truncated or altered are listed in `corrupt` and keep no other from
-    being read.
+    being read. A truncated file gives the episodes before its cut.
 
     Args:
         folder: Made when the first episode is sealed.
@@ -151,10 +151,9 @@ class EpisodeStore:
                 now = stamp(path)
                 old = known.get(path)
                 if old is None or old.stamp != now:
-                    old = _File(now, read_summaries(path))
+                    summaries, damage = readable(path)
+                    old = _File(now, summaries, damage.line() if damage else "")
                 self._files[path] = old
-            except CorruptFile as error:
-                self._files[path] = _File(now, [], error.line())
             except FileNotFoundError:
                 continue  # deleted by a writer's quota since it was listed
 
@@ -195,13 +194,17 @@ class EpisodeStore:
             self.refresh()
             path = self._find(id)
         if path is None:
+            for damaged in (path for path, file in self._files.items() if file.reason and id in listed_ids(path)):
+                raise CorruptFile(f"episode {id} is not whole: its file is truncated or altered", str(damaged), FIX)
             near = nearest(id, self.ids())
             fix = near if near.startswith("did") else "`embodied episodes ls` lists them"
             raise UserError(f"no episode {id}", str(self.folder), fix)
         try:
-            [episode] = read_episodes(path, [id], self._verified(path, raises=True))
+            episode = next(self._episodes(path, [id], raises=True), None)
         except FileNotFoundError:
-            raise UserError(f"episode {id} was deleted to keep the quota", str(self.folder), "choose another") from None
+            episode = None
+        if episode is None:
+            raise UserError(f"episode {id} was deleted to keep the quota", str(self.folder), "choose another")
         return episode
 
     def iterate(self, mode: str | None = None, outcome: str | None = None) -> Iterator[Episode]:
@@ -214,10 +217,10 @@ class EpisodeStore:
                 if file
                 else []
             )
-            if not ids or not self._verified(path):
+            if not ids:
                 continue
             try:
-                yield from read_episodes(path, ids, verified=True)
+                yield from self._episodes(path, ids)
             except CorruptFile as error:
                 self._mark(path, error)
             except FileNotFoundError:
@@ -237,6 +240,13 @@ class EpisodeStore:
                     return summarise(episode)
         path = self._find(id)
         return self._files[path].by_id[id] if path else None
+
+    def _episodes(self, path: Path, ids: list[str], raises: bool = False) -> Iterator[Episode]:
+        """Episodes of one file; none where its bytes are found altered, unless `raises`."""
+        if self._files[path].reason:
+            yield from read_whole(path, ids)
+        elif self._verified(path, raises):
+            yield from read_episodes(path, ids, verified=True)
 
     def _verified(self, path: Path, raises: bool = False) -> bool:
         file = self._files.get(path)

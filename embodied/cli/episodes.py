@@ -102,7 +102,7 @@ def _list(store: EpisodeStore, options: dict[str, str], as_json: bool) -> int:
     more = f", {len(found) - len(shown)} more: limit=0 lists all" if len(found) > len(shown) else ""
     console.print(f"{len(found)} episodes{more}")
     for path, reason in store.corrupt:
-        console.print(f"[red]unreadable[/red] {path}: {reason}")
+        console.print(f"[red]damaged[/red] {path}: {reason}")
     return 0
 
 

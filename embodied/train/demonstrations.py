@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from embodied.buffer.layout import FORMAT, FORMAT_1
-from embodied.buffer.reader import read_episodes, read_summaries
+from embodied.buffer.reader import read_summaries
+from embodied.buffer.store import EpisodeStore
+from embodied.buffer.summary import natural_key
 from embodied.data import Observation, Outcome, Rows, Source
 from embodied.episode import Episode
 from embodied.errors import ConfigError, CorruptFile, DataError, SpecMismatch, UserError, nearest
 from embodied.evaluate.cell import BATCH
-from embodied.files import is_temporary
 from embodied.learning.demonstrations import demonstrated
 from embodied.rollout.play import Played, by_expert, play
 from embodied.runs import run_folder
@@ -142,7 +143,7 @@ def stored(
 ) -> Iterator[Episode]:
     """Stored episodes that succeeded and of which a human or a script chose some step, read one by one.
 
-    Files are read in the order of their names, so that a copied folder gives the same order.
+    Episodes are in the order of their ids, so that a copied folder gives the same order.
 
     Args:
         folder: Of episode files.
@@ -215,16 +216,21 @@ def check(episode: Episode, folder: Path, policy: Policy, agent: str) -> None:
 
 
 def _succeeded(folder: Path, say: Callable[[str], None]) -> Iterator[Episode]:
-    for path in sorted(folder.glob("*.h5")):
-        if is_temporary(path):
-            continue
+    store = EpisodeStore(folder)
+    success = Outcome.SUCCESS.name.lower()
+    ids = {summary.id for summary in store.summary() if summary.outcome == success}
+    told = set()
+    for path, damage in store.corrupt:
+        told.add(path)
+        say(f"left out: {damage}")
+    for id in sorted(ids, key=natural_key):
         try:
-            ids = [s.id for s in read_summaries(path) if s.outcome == Outcome.SUCCESS.name.lower()]
-            if ids:
-                yield from read_episodes(path, ids)
+            yield store.read(id)
         except CorruptFile as error:
-            say(f"left out: {error.line()}")
-        except FileNotFoundError:
+            if Path(error.where) not in told:
+                told.add(Path(error.where))
+                say(f"left out: {error.line()}")
+        except UserError:
             continue  # its writer's quota took it
 
 

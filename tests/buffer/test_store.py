@@ -260,3 +260,29 @@ if __name__ == "__main__":
     for n in range(int(sys.argv[2])):
         written.add(make_episode(n, f"e-{n:02d}"))
         print(f"e-{n:02d}")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.73, 0.99])
+def test_a_truncated_shard_gives_the_episodes_before_the_cut(tmp_path: Path, share: float) -> None:
+    store = EpisodeStore(tmp_path, keep=["all"])
+    episodes = [make_episode(n, f"sim-0/train/0-{n:04d}-000000", steps=40) for n in range(20)]
+    for episode in episodes:
+        store.add(episode)
+    [path] = store.seal()
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    reader = EpisodeStore(tmp_path)
+    [(_, reason)] = reader.corrupt
+    count = len(reader)
+    assert 20 * share - 6 < count < 20 and f"{count} of 20 episodes are whole" in reason
+    assert reader.ids() == [episode.id for episode in episodes[:count]]
+    for read, episode in zip(reader.iterate(), episodes, strict=False):
+        assert_same(read, episode)
+    assert_same(reader.read(episodes[0].id), episodes[0])
+    with pytest.raises(CorruptFile, match=rf"{episodes[-1].id} is not whole.*{path.name}"):
+        reader.read(episodes[-1].id)
+
+
+def test_order_depends_on_names_alone(tmp_path: Path) -> None:
+    for attempt in (10, 2):
+        ShardWriter(tmp_path, attempt, max_episodes=1).add(make_episode(0, f"a{attempt}"))
+    assert EpisodeStore(tmp_path).ids() == ["a2", "a10"]

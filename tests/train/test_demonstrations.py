@@ -19,7 +19,6 @@ from embodied.learning.bc import BCConfig, BehaviourCloning
 from embodied.monitor.summary import read_summary
 from embodied.runtime.train import train
 from embodied.spec import AgentSpec, EnvSpec, Stream
-from embodied.train import demonstrations
 from embodied.train.demonstrations import stored
 from embodied.weights.registry import Registry
 from policies.base import Policy
@@ -186,12 +185,12 @@ def test_episodes_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         record(tmp_path, name)
     opened: list[str] = []
 
-    def noted(path: Path, ids: Any) -> Any:
-        opened.append(path.stem)
-        return real(path, ids)
+    def noted(store: EpisodeStore, id: str) -> Any:
+        opened.append(id)
+        return real(store, id)
 
-    real = demonstrations.read_episodes
-    monkeypatch.setattr(demonstrations, "read_episodes", noted)
+    real = EpisodeStore.read
+    monkeypatch.setattr(EpisodeStore, "read", noted)
     episodes = stored(tmp_path, film(), 2, 1e9, print, "robot")
     assert opened == []
     next(episodes)
