@@ -70,7 +70,7 @@ class RemoteClient:
         self.served_as, self.build = policy, dict[str, Any]()
         self._streams: frozenset[str] | None = None
         self._block = SharedBlock() if is_local(address) else None
-        self._shared_memory = SharedMemoryWriter() if address.startswith("ipc://") else None
+        self._shared_memory = SharedMemoryWriter() if is_local(address) else None
 
     def hello(self, env: EnvSpec | None = None, agent: str | Sequence[str] | None = None) -> PolicySpec:
         agents = asked_agents(env, agent)
