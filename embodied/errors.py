@@ -1,6 +1,6 @@
 """One hierarchy of errors: what happened, where, and what to do about it.
 
-`EmbodiedError` is caught once, at the front door, and printed as one line. Its subclasses say who has to act:
+`EmbodiedError` is caught once, at the front door, and printed as one line. Its subclasses tell who must act:
 the user (`UserError`, exit status 2) or the machines (`InfrastructureError`, `DataError`, exit status 3).
 """
 

@@ -90,7 +90,7 @@ class JournalWriter:
         self._end += len(data)
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
+        """Close the file, which stays on disk."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

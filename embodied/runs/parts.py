@@ -1,4 +1,4 @@
-"""The stations of a run, made from its settings."""
+"""Environments, policies and clients of a run, made from its settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -71,7 +71,7 @@ def make_client(settings: ClientSettings, policy: Policy, env: EnvSpec | None, d
 
     Raises:
         SpecMismatch: The server there has another policy.
-        DeadlineExceeded: Nobody answers.
+        DeadlineExceeded: No server answers.
     """
     client: PolicyClient
     if settings.address == "inline":

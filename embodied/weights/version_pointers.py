@@ -88,7 +88,7 @@ class VersionPointers(Versions):
         Args:
             number: None takes the newest one below that served now which is paired with a checkpoint, else the one
                 kept before that served now; damaged ones are passed over.
-            by, note: Who, and why; for those who are held.
+            by, note: Name of the caller and reason, which a held publisher is told.
             request: Names this call: the same one made again does nothing, though it named no number.
 
         Raises:

@@ -3,9 +3,9 @@
 A bare name, `ipc://policy`, is a socket in a folder of the user's own: `$XDG_RUNTIME_DIR/embodied`, or
 `embodied-<uid>` in the folder of temporary files. A socket of another user is never called.
 
-Whoever listens or calls beyond this machine needs CURVE credentials: folders as `embodied credentials` makes them, see
-`embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user who
-listens there and to nobody else, a loopback `tcp` address to every user and every program of this machine.
+Beyond this machine, servers and clients need CURVE credentials: folders as `embodied credentials` makes them, see
+`embodied.wire.credentials`. On this machine they may be used. Without them an `ipc` address is open to the user of the
+server alone, a loopback `tcp` address to every user and every program of this machine.
 """
 
 import errno
@@ -127,7 +127,7 @@ def bind(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None,
 
 
 def check_call(address: str, credentials: Path | None = None) -> None:
-    """Raise `UserError` unless `address` can be called with a client's `credentials`; nobody need be there."""
+    """Raise `UserError` unless `address` can be called with a client's `credentials`; no server need be there."""
     check(address)
     address = resolve(address)
     if address.endswith(":0"):
@@ -145,7 +145,7 @@ def check_call(address: str, credentials: Path | None = None) -> None:
 
 
 def connect(sock: zmq.Socket[bytes], address: str, credentials: Path | None = None) -> None:
-    """Call `address`; whether anybody is there shows later.
+    """Call `address`; a missing server shows later.
 
     Raises:
         UserError: As `check_call`, or a key file is missing.

@@ -1,4 +1,4 @@
-"""Clients that may call a server: the allow list, with their permissions, and the thread that lets them in."""
+"""Allow list of a server's clients with their permissions, and the thread that authenticates connections."""
 
 import logging
 import threading
@@ -27,9 +27,9 @@ _Seen = tuple[tuple[str, int, int], ...]
 
 
 class AllowList:
-    """The clients that a server's folder lets in; follows the folder while the server runs.
+    """Clients that a server's folder admits; follows the folder while the server runs.
 
-    A client that is removed stays connected, but `caller` knows it no more, 0.2 s later at most. Where the folder or a
+    A removed client stays connected, but `caller` does not know it any more, 0.2 s later at most. Where the folder or a
     file of it cannot be read, for example without a free descriptor, what was read before stays in use.
 
     `caller` may be called from any thread and touches no disk. The authenticator's thread calls the other methods.
@@ -54,7 +54,7 @@ class AllowList:
         self.look()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a public key is let in, at once after it was added. Never raises."""
+        """Whether a public key is admitted, as soon as it was added. Never raises."""
         try:
             text = key.decode("ascii", "replace")
             if text in self._clients or self._is_new(text):
@@ -86,7 +86,7 @@ class AllowList:
             self._seen = None
 
     def _is_new(self, key: str) -> bool:
-        """Whether an unknown key was added since the last look: who comes right after that need not wait."""
+        """Whether an unknown key was added since the last look, so that a new client need not wait for the next one."""
         with suppress(OSError):
             changed = (self.folder / ALLOWED).stat().st_mtime_ns
             if self._seen is None or self._seen[0][1] != changed:
@@ -135,10 +135,11 @@ class AllowList:
 
 
 class Authenticator:
-    """Lets the clients of a list in, at every socket of a context that `addresses.bind` gives keys.
+    """Authenticates the connections of every socket of a context to which `addresses.bind` gave credentials.
 
-    Who is refused calls again by itself, and is let in once its key is added. Frames of who is let in carry its public
-    key as `User-Id`. A thread answers what ZeroMQ asks about every connection (ZAP, RFC 27). Made by `authenticator`.
+    A refused client calls again by itself, and is admitted once its key is added. Frames of an admitted client carry
+    its public key as `User-Id`. A thread answers ZeroMQ's question about every connection (ZAP, RFC 27). Made by
+    `authenticator`.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", allowed: AllowList) -> None:

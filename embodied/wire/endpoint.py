@@ -1,4 +1,4 @@
-"""The asking side of the wire: requests in flight on one connection, each with a deadline."""
+"""Requests in flight on one connection to a server, each with a deadline."""
 
 import math
 import time
@@ -53,7 +53,7 @@ class Requester:
 
     Args:
         address: `tcp://host:port` or `ipc://path`.
-        server: Who is asked, in the words of an error.
+        server: Name of the server in errors.
         timeout_s: Deadline of a request that states none.
         heartbeat_s: Silence after which `tick` sends a heartbeat.
         credentials: Folder of CURVE credentials, see `embodied.wire.addresses`.
@@ -347,7 +347,7 @@ class Requester:
 
     def _diagnosis(self, connected: bool, now: float) -> str:
         if not connected:
-            gone = "it said goodbye" if self._farewell else "nobody listens there, or its credentials differ"
+            gone = "it said goodbye" if self._farewell else "no server listens there, or its credentials differ"
             return f"{gone}; start it, then ask again"
         silence = now - self._heard
         if silence == float("inf"):

@@ -87,6 +87,18 @@ def page(address: str, path: str) -> str:
         return answer.read().decode()
 
 
+def wait_healthy(address: str) -> None:
+    """Wait until the server and its gateways are well."""
+    limit = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            assert page(address, "/healthz") == "ok\n"
+            return
+        except urllib.error.HTTPError as error:
+            assert time.monotonic() < limit, error.read()
+            time.sleep(0.1)
+
+
 def test_pins_and_rollbacks_change_the_answers(root: Path) -> None:
     address, http, openpi = f"ipc://{root}/policy", "127.0.0.1:47831", "127.0.0.1:47832"
     with serving("run=a", f"address={address}", f"http={http}", f"openpi={openpi}", folder=root):
@@ -102,7 +114,7 @@ def test_pins_and_rollbacks_change_the_answers(root: Path) -> None:
             robot.until(version)
         assert "held:    since" in embodied("weights", "status", "run=a", folder=root).stdout
         assert "version 9 of mlp is not kept" in one_line(embodied("weights", "pin", "9", "run=a", folder=root))
-        assert page(http, "/healthz") == "ok\n"
+        wait_healthy(http)
         limit = time.monotonic() + LIMIT_S
         while 'embodied_policy_version{policy="mlp"} 2.0' not in page(http, "/metrics"):  # a snapshot, a second old
             assert time.monotonic() < limit, "the metrics tell another version"
