@@ -22,7 +22,7 @@ from pathlib import Path
 import zmq
 
 from embodied.errors import InfrastructureError, UserError
-from embodied.files import private
+from embodied.files import private, warn_of_mode
 from embodied.wire.credentials import (
     DOMAIN,
     PERMISSIONS,
@@ -205,6 +205,7 @@ def _check_owner(address: str) -> None:
             kind = "socket" if place == path else "folder"
             what = f"the {kind} belongs to another user, number {state.st_uid}"
             raise UserError(what, str(place), "use one of your own, such as ipc://policy, or tcp with credentials")
+    warn_of_mode(path.parent, secret=False)
 
 
 def _clear_path(address: str) -> None:
