@@ -72,6 +72,10 @@ class Stream:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         if any(n < 0 for n in self.shape) or self.size > MAX_SIZE:
             raise SpecMismatch(f"stream {self.name} has shape {self.shape}", "spec", f"give at most {MAX_SIZE} numbers")
+        for name in ("rate_hz", "limit"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not 0 <= value < math.inf:
+                raise SpecMismatch(f"stream {self.name} has {name} {value!r}", "spec", "give a number, 0 for none")
         object.__setattr__(self, "range", tuple(float(bound) for bound in self.range))
         if self.range and not (len(self.range) == 2 and self.range[0] < self.range[1]):
             raise SpecMismatch(f"stream {self.name} has range {self.range}", "spec", "give least and largest, or none")

@@ -251,3 +251,8 @@ def test_a_stated_range_and_rate_travel_and_are_not_missed_in_older_specs() -> N
     for bad in ((1.0,), (2.0, 1.0), (math.nan, 1.0)):
         with pytest.raises(SpecMismatch, match="has range"):
             replace(JOINTS, range=bad)
+    for value in (-1.0, math.nan, math.inf, True):
+        with pytest.raises(SpecMismatch, match="has limit"):
+            replace(ACTION, limit=value)
+        with pytest.raises(SpecMismatch, match="has rate_hz"):
+            replace(JOINTS, rate_hz=value)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from embodied.errors import CorruptFile, UserError, WeightsHeld, WeightsRefused
 from embodied.files import atomic_dir, remove, sealed, temporary_name, write_new
+from embodied.settings import AtLeastOne, Count, Seconds, validated
 from embodied.weights.audit import stored
 from embodied.weights.manifest import Manifest, Version, check_policy_name
 from embodied.weights.numbers import Numbers
@@ -72,24 +73,21 @@ class Registry(VersionPointers):
         trusted: Refuses versions whose signature it does not know, where they are adopted and where they are read.
 
     Raises:
-        UserError: `keep` or `quota_bytes` is out of range.
+        ConfigError: `keep`, `quota_bytes` or `lock_s` is no such number, or out of range.
     """
 
+    @validated("weights", "keep", "quota_bytes", "lock_s")
     def __init__(
         self,
         folder: Path | str,
-        keep: int = 5,
-        quota_bytes: int = 0,
+        keep: AtLeastOne = 5,
+        quota_bytes: Count = 0,
         *,
-        lock_s: float = 60.0,
+        lock_s: Seconds = 60.0,
         signer: Signer | None = None,
         trusted: Trusted | None = None,
     ) -> None:
         super().__init__(folder, trusted, lock_s)
-        if keep < 1:
-            raise UserError(f"keep={keep} would keep no weights", "weights", "keep at least 1")
-        if quota_bytes < 0:
-            raise UserError(f"quota_bytes={quota_bytes} is no size", "weights", "give bytes, or 0 for no limit")
         self.keep, self.quota_bytes, self.signer = keep, quota_bytes, signer
         self._numbers, self._reserved = Numbers(self.folder), dict[str, range]()
 

@@ -84,8 +84,9 @@ def test_retention_spares_what_pointers_name(tmp_path: Path) -> None:
     assert kept(registry) == {3: "at 20", 6: "", 7: "serving"}
     events = [(event["event"], event["version"].partition("-")[0]) for event in registry.audit()]
     assert ("publish", "7") in events and ("pin", "1") in events and ("prune", "1") in events
-    with pytest.raises(UserError, match="keep"):
-        Registry(tmp_path, keep=0)
+    for wrong in ({"keep": 0}, {"keep": True}, {"keep": 1.5}, {"quota_bytes": -1}, {"lock_s": -1}, {"lock_s": np.nan}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            Registry(tmp_path, **wrong)
 
 
 def kept(registry: Registry) -> dict[int, str]:

@@ -1,14 +1,12 @@
 """Temporal ensembling: each step executes the weighted mean of what all recent chunks say of it."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from embodied.client.execution.kept import Floats, Kept
-from embodied.errors import ConfigError
+from embodied.settings import AtLeastOne, Weight, settings
 
 
-@dataclass(frozen=True)
+@settings()
 class Ensembling:
     """Temporal ensembling of Zhao et al. 2023, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware"
     (arXiv:2304.13705).
@@ -18,16 +16,10 @@ class Ensembling:
         execute: Steps between two decisions; the paper decides at every one.
     """
 
-    decay: float = 0.01
-    execute: int = 1
+    decay: Weight = 0.01
+    execute: AtLeastOne = 1
     on_policy = False
     prefixed = False
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.decay) and self.decay >= 0 and self.execute >= 1):
-            raise ConfigError(
-                f"decay is {self.decay}, execute {self.execute}", "ensembling", "give 0 or more, and 1 or more"
-            )
 
     def kept(self, chunk: int) -> int:
         return -(-chunk // self.execute)

@@ -6,7 +6,6 @@ that it can by needing the streams `embodied.spec.CLIENT_STREAMS`, which the cli
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ from numpy.typing import NDArray
 
 from embodied.client.execution.kept import Floats, Kept, newest
 from embodied.errors import ConfigError, SpecMismatch
+from embodied.settings import AtLeastOne, Count, settings
 from embodied.spec import CLIENT_STREAMS, PolicySpec
 
 _PREFIX, _LENGTH = CLIENT_STREAMS
 
 
-@dataclass(frozen=True)
+@settings()
 class RealTime:
     """Each step executes the newest chunk's action for it; chunks continue the actions executed before them.
 
@@ -29,16 +29,10 @@ class RealTime:
         delay: Steps an answer is expected to take before any has been measured.
     """
 
-    execute: int
-    delay: int = 0
+    execute: AtLeastOne
+    delay: Count = 0
     on_policy = False
     prefixed = True
-
-    def __post_init__(self) -> None:
-        if self.execute < 1 or self.delay < 0:
-            raise ConfigError(
-                f"execute is {self.execute}, delay {self.delay}", "real-time chunking", "give 1 or more, and 0 or more"
-            )
 
     def kept(self, chunk: int) -> int:
         return 1

@@ -235,9 +235,14 @@ def test_what_a_policy_cannot_do_is_said_before_the_first_action() -> None:
         Executor(1, spec(3), RealTime(1))
     with pytest.raises(ConfigError, match="a chunk of policy p has 3"):
         Executor(1, spec(3), RecedingHorizon(4))
-    for wrong in (lambda: RecedingHorizon(0), lambda: Ensembling(-1.0), lambda: RealTime(1, -1)):
-        with pytest.raises(ConfigError):
-            wrong()
+    with pytest.raises(ConfigError, match="decay"):
+        Ensembling(-1.0)
+    with pytest.raises(ConfigError, match="delay"):
+        RealTime(1, -1)
+    for strategy in (RecedingHorizon, Ensembling, RealTime):
+        for wrong in (0, True, 1.5, np.nan):
+            with pytest.raises(ConfigError, match="execute"):
+                strategy(execute=wrong)  # type: ignore[arg-type]
     agent = spec(3, True).agent
     wrong_shape = replace(spec(3), agent=replace(agent, observations=agent.observations[:2]))
     with pytest.raises(Exception, match="prefix_length"):
