@@ -31,7 +31,7 @@ MAX_SIZE = 2**31 - 1
 ROTATIONS = ("", "quat_wxyz", "quat_xyzw", "rotvec", "euler_xyz", "rot6d", "matrix")
 
 
-_CONVERT = "state a conversion in the config, or use a policy trained for this environment"
+_ANOTHER = "use a policy trained for this environment, or an environment that fits"
 _OPTIONAL = ("control_hz", "range")  # of older specs, which `difference` does not miss
 
 
@@ -118,13 +118,13 @@ def match(needs: Streams, offers: Streams, needer: str, offerer: str) -> None:
                 raise SpecMismatch(
                     f"{needer} needs {need.name} with {name} {wanted!r}, {offerer} offers {given!r}",
                     f"stream {need.name}, field {name}",
-                    _CONVERT,
+                    _ANOTHER,
                 )
         if need.limit and offer.limit and not math.isclose(need.limit, offer.limit, rel_tol=1e-6):
             raise SpecMismatch(
                 f"{needer} obeys {need.name} up to {need.limit:g}, {offerer} gives up to {offer.limit:g}",
                 f"stream {need.name}, field limit",
-                _CONVERT,
+                _ANOTHER,
             )
 
 
