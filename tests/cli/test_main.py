@@ -82,8 +82,10 @@ def test_a_signal_to_end_interrupts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     monkeypatch.setattr(main, "run", lambda arguments: os.kill(os.getpid(), number))
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup` has hangups ignored
     with pytest.raises(SystemExit) as ended:
         main.entry()
+    signal.signal(number, before)
     assert ended.value.code == 130 and capsys.readouterr().err == "embodied: interrupted\n"
 
 
